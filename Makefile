@@ -1,0 +1,35 @@
+# Every target sets up what it needs; running one twice is fast.
+PYTHON ?= python3
+VENV := .venv
+STAMP := $(VENV)/.installed
+CORES := $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: demo test test-all bench lint install clean
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: install
+	$(VENV)/bin/l2dp demo --out demo
+
+test: lint
+	$(VENV)/bin/pytest -n $(CORES) -m "not slow"
+
+test-all: lint
+	$(VENV)/bin/pytest -n $(CORES)
+
+lint: install
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+bench: install
+	$(VENV)/bin/python -m bench --out bench/out
+
+clean:
+	rm -rf $(VENV) .venv-avalanche demo bench/out

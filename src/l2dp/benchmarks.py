@@ -1,0 +1,131 @@
+"""The named benchmarks: how each makes its stream, and the settings found for each learner on it.
+
+Settings are data. They were found by the search that docs/tuning.md describes, on a validation split or on
+another dataset, never on test data.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from l2dp.errors import BadInput
+from l2dp.streams.permuted import permuted
+from l2dp.streams.records import Protocol, Stream
+from l2dp.streams.split import split
+
+Settings = dict[str, dict[str, Any]]
+PROTOCOLS: tuple[Protocol, ...] = ("class", "task", "domain")
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A stream by name, with a default number of tasks, a model, and settings for each learner.
+
+    `settings[learner]` holds the learner's options and `batch_size`; "*" holds what all of them share.
+    """
+
+    kind: str
+    datasets: tuple[str, ...]
+    tasks: int
+    about: str
+    settings: Settings = field(default_factory=dict)
+
+    def for_learner(self, learner: str) -> dict[str, Any]:
+        return {**self.settings.get("*", {}), **self.settings.get(learner, {})}
+
+
+_DIGITS: Settings = {
+    "*": {"model": "mlp-128-128", "lr": 0.1, "batch_size": 10},
+    "agem": {"memory_per_task": 250, "reference_batch": 256},
+    "l2dp-ml": {"batch_size": 128, "lr": 0.02, "momentum": 0.9},
+}
+_MNIST: Settings = {
+    "*": {"model": "mnist-conv", "lr": 0.05, "batch_size": 64},
+    "l2dp-ml": {"batch_size": 2500, "lr": 0.003, "momentum": 0.9},
+}
+_CIFAR: Settings = {
+    "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},
+    "l2dp-ml": {"batch_size": 1250, "lr": 0.003, "momentum": 0.9, "normalisation": "neuron"},
+}
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "permuted-digits": Benchmark("permuted", ("digits",), 10, "8x8 digits, permuted (embedded)", _DIGITS),
+    "split-digits": Benchmark("split", ("digits",), 5, "8x8 digits, two a task (embedded)", _DIGITS),
+    "permuted-mnist": Benchmark("permuted", ("mnist",), 20, "MNIST, permuted pixels", _MNIST),
+    "split-mnist": Benchmark("split", ("mnist",), 5, "MNIST, two digits a task", _MNIST),
+    "permuted-cifar10": Benchmark("permuted", ("cifar10",), 17, "CIFAR-10, pixels and channels permuted", _CIFAR),
+    "split-cifar10-100": Benchmark(
+        "split", ("cifar10", "cifar100"), 11, "CIFAR-10, then CIFAR-100 ten classes at a time", _CIFAR
+    ),
+}
+
+_OWN: Settings = {"*": {"model": "mlp", "lr": 0.1, "batch_size": 10}, "l2dp-ml": {"batch_size": 100, "lr": 0.01}}
+
+
+def find(name: str) -> Benchmark:
+    """The benchmark of a name, or `permuted:PATH`, `split:PATH` over anybody's data."""
+    if name in BENCHMARKS:
+        return BENCHMARKS[name]
+    kind, colon, path = name.partition(":")
+    if colon and kind in ("permuted", "split"):
+        tasks = 20 if kind == "permuted" else 5
+        return Benchmark(kind, (path,), tasks, f"{kind} stream of {path}", _OWN)
+    near = difflib.get_close_matches(name, BENCHMARKS, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else "see `l2dp list`, or use permuted:PATH or split:PATH"
+    raise BadInput(f"unknown benchmark {name!r}; {hint}")
+
+
+def make(
+    name: str,
+    tasks: int | None = None,
+    per_task: int | None = None,
+    disjoint: bool = False,
+    protocol: Protocol = "class",
+    order: str | None = None,
+    seed: int = 0,
+) -> Stream:
+    """The stream of a benchmark."""
+    benchmark = find(name)
+    if protocol not in PROTOCOLS:
+        raise BadInput(f"unknown protocol {protocol!r}; choose from {', '.join(PROTOCOLS)}")
+    count = benchmark.tasks if tasks is None else tasks
+    if benchmark.kind == "permuted":
+        stream = permuted(benchmark.datasets[0], count, seed, per_task, disjoint)
+        # All tasks of a permuted stream share their labels, so the three protocols are the same test.
+        stream = replace(stream, protocol=protocol)
+    else:
+        stream = split(*benchmark.datasets, tasks=count, seed=seed, per_task=per_task, protocol=protocol)
+    if order is not None:
+        stream = stream.reordered(parse_order(order, [task.name for task in stream]))
+    config = {"per_task": per_task, "disjoint": disjoint, "order": order}
+    return replace(stream, name=name, config=config)
+
+
+def parse_order(order: str, names: Sequence[str]) -> list[int]:
+    """Positions of tasks from "3,1,2" (counted from 1, or from 0 if a 0 occurs), "reverse", or task names.
+
+    >>> parse_order("3,1,2", ["a", "b", "c"]), parse_order("reverse", ["a", "b"]), parse_order("b;a", ["a", "b"])
+    ([2, 0, 1], [1, 0], [1, 0])
+    """
+    count = len(names)
+    if order == "reverse":
+        return list(range(count))[::-1]
+    words = [word.strip() for word in order.split(";" if ";" in order else ",")]
+    if all(word.isdigit() for word in words):
+        numbers = [int(word) for word in words]
+        positions = numbers if 0 in numbers else [number - 1 for number in numbers]
+        unknown = [word for word, at in zip(words, positions, strict=True) if not 0 <= at < count]
+    else:
+        unknown = [word for word in words if word not in names]
+        positions = [names.index(word) for word in words if word in names]
+    if unknown:
+        raise BadInput(f"--order names task {unknown[0]!r}, the stream has tasks 1 to {count}")
+    if len(set(positions)) < len(positions):
+        twice = next(word for at, word in enumerate(words) if positions[at] in positions[:at])
+        raise BadInput(f"--order names task {twice!r} twice; name every task once")
+    if len(positions) != count:
+        raise BadInput(f"--order names {len(positions)} of {count} tasks; name every task once")
+    return positions

@@ -1,0 +1,168 @@
+"""The command line: parses, calls, prints. No logic lives here.
+
+Errors are one line on standard error. Exit codes: 0 done, 1 a run failed, 2 wrong usage or bad input,
+3 refused for privacy.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from l2dp.errors import BadInput, L2dpError
+
+app = typer.Typer(
+    name="l2dp",
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="Lifelong learning under one fixed privacy budget.",
+)
+
+_UsageError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
+"""Newer versions of Typer carry their own copy of Click; this is the class of whichever is in use."""
+
+Out = Annotated[Path, typer.Option(help="Folder for the results; an unfinished run there is continued.")]
+
+
+def _numbers(text: str, option: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise BadInput(f"{option} {text!r}: give a whole number, or several separated by commas") from None
+
+
+def _words(options: list[str]) -> dict[str, str]:
+    words = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals:
+            raise BadInput(f"option {option!r}: write it as name=value")
+        words[name.strip().replace("-", "_")] = value.strip()
+    return words
+
+
+def _use_cores(threads: int | None) -> None:
+    import torch
+
+    if threads is not None and threads < 1:
+        raise BadInput(f"--threads must be at least 1, not {threads}")
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+
+
+@app.command("run")
+def run_command(
+    benchmark: Annotated[str, typer.Argument(help="A benchmark (see `l2dp list`), permuted:PATH or split:PATH.")],
+    out: Out,
+    learner: Annotated[str, typer.Option(help="A learner, or module:Class for one of your own.")],
+    epsilon: Annotated[float | None, typer.Option(help="Privacy budget, for learners that have one.")] = None,
+    delta: Annotated[float | None, typer.Option(help="The δ that goes with it.")] = None,
+    tasks: Annotated[int | None, typer.Option(help="Number of tasks.")] = None,
+    per_task: Annotated[int | None, typer.Option(help="Training records in each task.")] = None,
+    disjoint: Annotated[bool, typer.Option("--disjoint", help="Each record in one task only.")] = False,
+    protocol: Annotated[str, typer.Option(help="class, task or domain.")] = "class",
+    order: Annotated[str | None, typer.Option(help="Order of tasks: 3,1,2 or reverse.")] = None,
+    epochs: Annotated[str, typer.Option(help="Epochs for all tasks (3) or for each (5,5,5,1).")] = "1",
+    balanced: Annotated[bool, typer.Option("--balanced", help="The same number of steps for all tasks.")] = False,
+    full_batch: Annotated[bool, typer.Option("--full-batch", help="A task is one batch (Algorithm 1).")] = False,
+    batch_size: Annotated[int | None, typer.Option(help="Records in a batch.")] = None,
+    model: Annotated[str | None, typer.Option(help="mnist-conv, cifar-resnet, har-conv, mlp or mlp-W1-W2.")] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="A learner's option, name=value; repeatable.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Data order and initial weights; never privacy noise.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after every so many tasks.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
+    threads: Annotated[int | None, typer.Option(help="Threads of torch; default: all cores.")] = None,
+    insecure_noise_seed: Annotated[
+        int | None,
+        typer.Option(help="INSECURE: repeatable privacy noise, for tests. The guarantee becomes `none`."),
+    ] = None,
+) -> None:
+    """One run of a learner over a benchmark; continues where it stopped."""
+    from l2dp import report, sweeps
+
+    if seed is not None and seeds is not None:
+        raise BadInput("--seed and --seeds exclude each other; give one of them")
+    _use_cores(threads)
+    console = Console()
+    if insecure_noise_seed is not None:
+        _warn("INSECURE NOISE: --insecure-noise-seed repeats the privacy noise; this run protects nobody")
+    chosen = _words(option or []) | ({"model": model} if model is not None else {})
+    request = sweeps.Request(
+        benchmark,
+        learner,
+        epsilon,
+        delta,
+        tasks,
+        per_task,
+        disjoint,
+        protocol,
+        order,
+        _numbers(epochs, "--epochs"),
+        balanced,
+        full_batch,
+        batch_size,
+        chosen,
+        evaluate_every,
+        device,
+        insecure_noise_seed,
+    )
+    if seeds is not None:
+        results = sweeps.run_seeds(request, _numbers(seeds, "--seeds"), out, console)
+    else:
+        results = [sweeps.run_one(request, seed or 0, out, console)]
+    report.print_table(report.table_rows([result.to_json() for result in results]), console)
+    console.print(f"results in {out}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo"),
+    threads: Annotated[int | None, typer.Option(help="Threads of torch; default: all cores.")] = None,
+) -> None:
+    """Every learner on a small embedded stream: a table, and report.html."""
+    from l2dp import report, sweeps
+
+    _use_cores(threads)
+    console = Console()
+    page, rows = sweeps.demo(out, console)
+    report.print_table(rows, console)
+    console.print(f"open {page}", highlight=False, soft_wrap=True, markup=False)
+
+
+@app.command("list")
+def list_command() -> None:
+    """Benchmarks, learners with their options, and which datasets are here."""
+    from l2dp import sweeps
+
+    Console().print(sweeps.overview(), highlight=False, markup=False, soft_wrap=True)
+
+
+def _warn(message: str) -> None:
+    print(f"l2dp: {message}", file=sys.stderr, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """The program. Whatever a user can cause ends in one line and an exit code."""
+    try:
+        code: Any = app(args=arguments, standalone_mode=False)
+    except L2dpError as error:
+        _warn(" ".join(str(error).split()))
+        code = error.exit_code
+    except _UsageError as error:
+        if "NoArgsIsHelp" in type(error).__name__:
+            print(error.format_message())
+        else:
+            _warn(f"{' '.join(error.format_message().split())} (see l2dp --help)")
+        code = 2
+    except (typer.Abort, KeyboardInterrupt):
+        _warn("interrupted; run the same command again to continue")
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)

@@ -1,0 +1,92 @@
+"""Files that are either wholly there or not there: temporary file, fsync, rename, fsync of the folder.
+
+JSON and safetensors only; nothing is ever unpickled. A full or read-only disk becomes one clear line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import struct
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from l2dp.errors import BadInput, L2dpError
+
+PRIVATE = 0o600
+
+
+def make_folder(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {path}: {error.strerror}; choose another --out") from error
+
+
+def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Writes `data` to `path` durably and atomically: after a crash the old content or the new, never less."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), mode)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)  # noqa: PTH105 (a path from mkstemp)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise L2dpError(
+            f"could not write {path}: {error.strerror}; what was saved before is intact, "
+            "make room and run the same command again"
+        ) from error
+
+
+def _no_nan(value: Any) -> Any:
+    """JSON has no NaN: what does not apply is null."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {key: _no_nan(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_no_nan(item) for item in value]
+    return value
+
+
+def write_json(path: Path, value: Any) -> None:
+    write_bytes(path, (json.dumps(_no_nan(value), indent=1, ensure_ascii=False) + "\n").encode())
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path} cannot be read as JSON ({error}); restore it or use another folder") from error
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor], meta: Any, mode: int = PRIVATE) -> None:
+    """One safetensors file; `meta` is JSON in its header, so both change in one step."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_bytes(path, safetensors.torch.save(plain, metadata={"l2dp": json.dumps(meta)}), mode)
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    try:
+        data = path.read_bytes()
+        tensors = safetensors.torch.load(data)
+        (length,) = struct.unpack("<Q", data[:8])
+        header = json.loads(data[8 : 8 + length])
+        return tensors, json.loads(header["__metadata__"]["l2dp"])
+    except Exception as error:
+        raise BadInput(f"{path} is damaged ({type(error).__name__}); remove its folder to start over") from error

@@ -1,0 +1,108 @@
+"""What all gradient-trained learners share: a network, an optimiser, an order of data, and their state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from l2dp.boundary.unprotected import Batch
+from l2dp.errors import BadInput
+from l2dp.learners.learner import Learner, Setting, State
+from l2dp.models import Builder, Network, Normalisation, build
+
+OPTIMISERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
+
+
+def cross_entropy(scores: Tensor, batch: Batch) -> Tensor:
+    """Mean cross-entropy; where the batch has a mask, over each record's own labels."""
+    if batch.mask is not None:
+        scores = scores.masked_fill(~batch.mask, float("-inf"))
+    return F.cross_entropy(scores, batch.y)
+
+
+@dataclass
+class GradientLearner(Learner):
+    """A network trained step by step."""
+
+    model: str | Builder = "mlp"
+    """A name for `l2dp.models.build`, or a function of the space that makes a `Network`."""
+    normalisation: Normalisation = "none"
+    optimiser: str = "SGD"
+    lr: float = 0.1
+    momentum: float = 0.0
+    """Of SGD; the other optimisers have their own."""
+
+    def begin(self, setting: Setting) -> None:
+        self.setting = setting
+        self.network = self._build(setting).to(setting.device)
+        self.generator = torch.Generator().manual_seed(setting.seed)
+        if self.optimiser not in OPTIMISERS:
+            raise BadInput(f"unknown optimiser {self.optimiser!r}; choose from {', '.join(OPTIMISERS)}")
+        extra: dict[str, Any] = {"momentum": self.momentum} if self.optimiser == "SGD" else {}
+        self.descent = OPTIMISERS[self.optimiser](self._groups(), lr=self.lr, **extra)
+
+    def _build(self, setting: Setting) -> Network:
+        return build(self.model, setting.space, setting.seed, self.normalisation)
+
+    def _groups(self) -> list[dict[str, Any]]:
+        """Parameter groups for the optimiser."""
+        return [{"params": list(self.network.parameters())}]
+
+    def gradient(self, batch: Batch) -> tuple[Tensor, ...]:
+        """∇θ of the mean cross-entropy of a batch."""
+        loss = cross_entropy(self.network(batch.x), batch)
+        return torch.autograd.grad(loss, self._parameters())
+
+    def descend(self, g: Sequence[Tensor]) -> None:
+        """One step of the optimiser along g."""
+        for parameter, slope in zip(self._parameters(), g, strict=True):
+            parameter.grad = slope
+        self.descent.step()
+
+    def _parameters(self) -> list[nn.Parameter]:
+        """θ in the order of gradients: encoder, hidden layer, classifier."""
+        return list(self.network.parameters())
+
+    @torch.no_grad()
+    def scores(self, x: Tensor) -> Tensor:
+        self.network.eval()
+        out: Tensor = self.network(x)
+        self.network.train()
+        return out
+
+    def release(self) -> dict[str, Tensor]:
+        return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+
+    def state(self) -> State:
+        tensors = {f"network.{name}": tensor for name, tensor in self.release().items()}
+        tensors["generator"] = self.generator.get_state()
+        numbers: dict[str, Any] = {}
+        for index, slots in self.descent.state_dict()["state"].items():
+            for name, value in slots.items():
+                if isinstance(value, Tensor):
+                    tensors[f"optimiser.{index}.{name}"] = value
+                elif value is not None:
+                    numbers[f"{index}.{name}"] = value
+        return State(tensors, {"optimiser": numbers})
+
+    def restore(self, state: State, episodes: Sequence[dict[str, Tensor]], past: Sequence[Any]) -> None:
+        network, slots = {}, {}
+        for key, tensor in state.tensors.items():
+            room, _, name = key.partition(".")
+            if room == "network":
+                network[name] = tensor
+            elif room == "optimiser":
+                slots[name] = tensor
+        self.network.load_state_dict(network)
+        self.generator.set_state(state.tensors["generator"])
+        full = self.descent.state_dict()
+        full["state"] = {}
+        for key, value in {**slots, **state.meta["optimiser"]}.items():
+            index, _, name = key.partition(".")
+            full["state"].setdefault(int(index), {})[name] = value
+        self.descent.load_state_dict(full)

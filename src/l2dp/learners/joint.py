@@ -1,0 +1,56 @@
+"""The ceiling: waits for all tasks and trains on all of them at once, protects nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from l2dp.learners.finetune import Finetune
+from l2dp.learners.learner import Plan, Setting, State, Tick
+from l2dp.streams.records import Task
+
+
+@dataclass
+class Joint(Finetune):
+    """Collects tasks; `settle` trains a fresh network on their union, for as many steps as they add up to."""
+
+    NAME: ClassVar[str] = "joint"
+    EVERY_TASK: ClassVar[bool] = False
+
+    def begin(self, setting: Setting) -> None:
+        super().begin(setting)
+        self.tasks: list[Task] = []
+        self.plans: list[Plan] = []
+        self.settled = True
+
+    def learn(self, task: Task, plan: Plan, tick: Tick = lambda: None) -> None:
+        self.boundary.check(task)
+        self.tasks.append(task)
+        self.plans.append(plan)
+        self.settled = False
+        tick()
+
+    def settle(self) -> None:
+        if self.settled:
+            return
+        super().begin(self.setting)
+        size = self.plans[-1].batch_size
+        steps = sum(plan.steps for plan in self.plans)
+        for batch in self.boundary.mixed_batches(self.tasks, size, steps, self.generator):
+            self.descend(self.gradient(batch))
+        self.settled = True
+
+    def state(self) -> State:
+        state = super().state()
+        state.meta["plans"] = [[plan.steps, plan.batch_size] for plan in self.plans]
+        state.meta["settled"] = self.settled
+        return state
+
+    def restore(self, state: State, episodes: Sequence[dict[str, Tensor]], past: Sequence[Task]) -> None:
+        super().restore(state, episodes, past)
+        self.tasks = list(past)
+        self.plans = [Plan(steps, size) for steps, size in state.meta["plans"]]
+        self.settled = state.meta["settled"]

@@ -1,0 +1,444 @@
+"""One run: a learner over a stream, evaluated after every task, and the directory that survives a crash.
+
+A run directory holds `run.json` (what was asked for), `state/` while unfinished, and in the end `result.json`,
+`accuracy.png` and `model.safetensors` (the release). The state is saved after every task in one atomic step,
+before the first task too, so that a draw of noise is durable before anything uses it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import math
+import resource
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from l2dp import metrics, report
+from l2dp.boundary.admission import check_task
+from l2dp.budget import Guarantee
+from l2dp.durable import make_folder, read_json, read_tensors, write_json, write_tensors
+from l2dp.errors import BadInput
+from l2dp.learners.learner import Learner, Plan, Setting, State
+from l2dp.noise import InsecureNoise, Noise, SystemNoise
+from l2dp.streams.records import Records, Stream, Task
+
+Matrix = list[list[float | None]]
+
+LONG_STREAM = 50
+UNSEEN_RECORDS = 1000
+"""Tasks not learned yet are at chance; that many of their test records tell so, and evaluation stays cheap."""
+
+
+class Progress(Protocol):
+    """Who is told how a run gets on."""
+
+    def start(self, tasks: int, steps: int) -> None: ...
+    def task(self, index: int, name: str, steps: int) -> None: ...
+    def tick(self) -> None: ...
+    def evaluated(self, index: int, average: float | None) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Silent:
+    """Tells nobody."""
+
+    def start(self, tasks: int, steps: int) -> None: ...
+    def task(self, index: int, name: str, steps: int) -> None: ...
+    def tick(self) -> None: ...
+    def evaluated(self, index: int, average: float | None) -> None: ...
+    def finish(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long tasks are trained: epochs for all or for each, and in batches of which size."""
+
+    batch_size: int = 64
+    epochs: tuple[int, ...] = (1,)
+    balanced: bool = False
+    """Every task gets the number of steps that the largest one takes."""
+    full_batch: bool = False
+    """The whole task is one batch (Algorithm 1)."""
+
+    def plans(self, sizes: Sequence[int]) -> list[Plan]:
+        """The plan of every task, from their declared sizes."""
+        if any(count < 1 for count in self.epochs):
+            raise BadInput(f"--epochs must be 1 or more, not {','.join(map(str, self.epochs))}")
+        if len(self.epochs) not in (1, len(sizes)):
+            raise BadInput(f"--epochs names {len(self.epochs)} tasks, the stream has {len(sizes)}")
+        if self.batch_size < 1:
+            raise BadInput(f"--batch-size must be at least 1, not {self.batch_size}")
+        smallest = min(sizes)
+        if self.batch_size > smallest and not self.full_batch:
+            raise BadInput(
+                f"a batch of {self.batch_size} does not fit task {sizes.index(smallest) + 1}, which has "
+                f"{smallest} records; lower --batch-size or use --full-batch"
+            )
+        epochs = self.epochs * len(sizes) if len(self.epochs) == 1 else self.epochs
+        batch = [size if self.full_batch else self.batch_size for size in sizes]
+        steps = [count * (size // lot) for count, size, lot in zip(epochs, sizes, batch, strict=True)]
+        if self.balanced:
+            steps = [max(steps)] * len(steps)
+        return [Plan(count, lot) for count, lot in zip(steps, batch, strict=True)]
+
+
+@dataclass
+class Result:
+    """What a run found; `to_json` is the `result.json` that others rely on."""
+
+    stream: str
+    learner: str
+    seed: int
+    protocol: str
+    guarantee: Guarantee
+    accuracy_matrix: Matrix
+    released_matrix: Matrix | None
+    seconds: float
+    examples_per_second: float | None
+    peak_memory_mb: float
+    config: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def average_accuracy(self) -> list[float | None]:
+        return metrics.average_accuracy(self.accuracy_matrix)
+
+    @property
+    def average_forgetting(self) -> list[float | None]:
+        return metrics.average_forgetting(self.accuracy_matrix)
+
+    def to_json(self) -> dict[str, Any]:
+        out: dict[str, Any] = {
+            "benchmark": self.stream,
+            "learner": self.learner,
+            "seed": self.seed,
+            "tasks": len(self.accuracy_matrix),
+            "protocol": self.protocol,
+            "guarantee": self.guarantee.to_json(),
+            "accuracy_matrix": self.accuracy_matrix,
+            "average_accuracy": self.average_accuracy,
+            "average_forgetting": self.average_forgetting,
+        }
+        if self.released_matrix is not None:
+            out["released"] = {
+                "accuracy_matrix": self.released_matrix,
+                "average_accuracy": metrics.average_accuracy(self.released_matrix),
+                "average_forgetting": metrics.average_forgetting(self.released_matrix),
+            }
+        return out | {
+            "examples_per_second": self.examples_per_second,
+            "seconds": self.seconds,
+            "peak_memory_mb": self.peak_memory_mb,
+            "config": self.config,
+            **self.facts,
+            "version": version("l2dp"),
+        }
+
+
+def accuracy(
+    learner: Learner,
+    records: Records,
+    allowed: tuple[int, ...] | None,
+    device: torch.device,
+    released: bool = False,
+    limit: int | None = None,
+) -> float:
+    """The fraction of records whose best allowed score is that of their label."""
+    score = learner.released_scores if released else learner.scores
+    closed: Tensor | None = None
+    right = torch.zeros((), dtype=torch.int64, device=device)
+    total = len(records) if limit is None else min(limit, len(records))
+    for x, y in records.chunks(1000, total):
+        scores = score(x.to(device))
+        if allowed is not None:
+            if closed is None:
+                closed = torch.ones(scores.shape[1], dtype=torch.bool, device=device)
+                closed[list(allowed)] = False
+            scores = scores.masked_fill(closed, float("-inf"))
+        right += (scores.argmax(dim=1) == y.to(device)).sum()
+    return int(right) / total
+
+
+def evaluate(
+    learner: Learner, stream: Stream, learned: int, device: torch.device, released: bool = False
+) -> list[float]:
+    """One row of the accuracy matrix: every task of the stream after learning the first `learned`."""
+    return [
+        accuracy(
+            learner,
+            task.test,
+            stream.allowed(task),
+            device,
+            released,
+            None if index < learned else UNSEEN_RECORDS,
+        )
+        for index, task in enumerate(stream)
+    ]
+
+
+def run(
+    stream: Stream,
+    learner: Learner,
+    *,
+    schedule: Schedule | None = None,
+    seed: int = 0,
+    out: Path | str | None = None,
+    evaluate_every: int | None = None,
+    device: str | torch.device = "cpu",
+    insecure_noise_seed: int | None = None,
+    progress: Progress | None = None,
+) -> Result:
+    """Learns the whole stream and returns what came of it; with `out`, durably and resumably.
+
+    Guarantee
+    ---------
+    The learner's own, stated in `Result.guarantee`. With `insecure_noise_seed` there is none.
+    """
+    schedule = schedule or Schedule()
+    progress = progress or Silent()
+    device = check_device(device)
+    for task in stream:
+        check_task(task, stream.space)
+    plans = schedule.plans([task.train.declared_size for task in stream])
+    every = evaluate_every or _default_interval(learner, len(stream))
+    if every < 1:
+        raise BadInput(f"--evaluate-every must be at least 1, not {every}")
+    noise: Noise = SystemNoise() if insecure_noise_seed is None else InsecureNoise(insecure_noise_seed)
+    setting = Setting(
+        stream.space,
+        max(plan.batch_size for plan in plans),
+        seed,
+        stream.protocol == "task",
+        device,
+        noise,
+    )
+    config = {
+        "stream": {"name": stream.name, "tasks": [task.name for task in stream], **stream.config},
+        "learner": learner.config(),
+        "schedule": {
+            "batch_size": schedule.batch_size,
+            "epochs": list(schedule.epochs),
+            "balanced": schedule.balanced,
+            "full_batch": schedule.full_batch,
+        },
+        "evaluate_every": every,
+        "unseen_test_records": UNSEEN_RECORDS,
+        "device": str(device),
+        "insecure_noise_seed": insecure_noise_seed,
+    }
+    identity = {
+        "benchmark": stream.name,
+        "learner": type(learner).NAME,
+        "seed": seed,
+        "protocol": stream.protocol,
+        "config": config,
+    }
+    if out is None:
+        return _Run(stream, learner, setting, plans, every, config, progress, None).finish()
+    folder = Path(out)
+    with run_folder(folder, identity) as finished:
+        if finished is not None:
+            return from_json(finished)
+        result = _Run(stream, learner, setting, plans, every, config, progress, folder / "state").finish()
+        write_tensors(folder / "model.safetensors", learner.release(), {"learner": result.learner}, 0o644)
+        report.curve_png([result.to_json()], folder / "accuracy.png", f"{stream.name}, seed {seed}")
+        write_json(folder / "result.json", result.to_json())
+        shutil.rmtree(folder / "state")
+    return result
+
+
+def from_json(found: dict[str, Any]) -> Result:
+    """A finished run read back from its `result.json`."""
+    released = found.get("released")
+    known = {
+        "benchmark", "learner", "seed", "tasks", "protocol", "guarantee", "accuracy_matrix",
+        "average_accuracy", "average_forgetting", "released", "examples_per_second", "seconds",
+        "peak_memory_mb", "config", "version",
+    }  # fmt: skip
+    return Result(
+        found["benchmark"],
+        found["learner"],
+        found["seed"],
+        found["protocol"],
+        Guarantee(**found["guarantee"]),
+        found["accuracy_matrix"],
+        None if released is None else released["accuracy_matrix"],
+        found["seconds"],
+        found["examples_per_second"],
+        found["peak_memory_mb"],
+        found["config"],
+        {key: value for key, value in found.items() if key not in known},
+    )
+
+
+def check_device(name: str | torch.device) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"--device {name} cannot be used here ({reason}); try --device cpu") from error
+    return device
+
+
+def _default_interval(learner: Learner, tasks: int) -> int:
+    if not learner.EVERY_TASK:
+        return tasks
+    return 1 if tasks <= LONG_STREAM else math.ceil(tasks / 20)
+
+
+@contextmanager
+def run_folder(folder: Path, identity: dict[str, Any]) -> Iterator[dict[str, Any] | None]:
+    """Holds a run directory for one process; yields its result if the same run is finished there."""
+    make_folder(folder)
+    try:
+        lock = (folder / ".lock").open("w")
+    except OSError as error:
+        raise BadInput(f"cannot write into {folder}: {error.strerror}; choose another --out") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise BadInput(f"another process is running in {folder}; wait for it or choose another --out") from None
+        asked = folder / "run.json"
+        if asked.exists():
+            there = read_json(asked)
+            if there != identity:
+                raise BadInput(f"{folder} holds another run ({_difference(there, identity)}); choose another --out")
+        elif any(path.name != ".lock" for path in folder.iterdir()):
+            raise BadInput(f"{folder} is not empty and not a run of ours; choose another --out")
+        else:
+            write_json(asked, identity)
+        result = folder / "result.json"
+        yield read_json(result) if result.exists() else None
+
+
+def _difference(there: Any, asked: Any, path: str = "") -> str:
+    """The first place where two configurations differ, for a message."""
+    if isinstance(there, dict) and isinstance(asked, dict):
+        for key in sorted({*there, *asked}, key=lambda key: isinstance(asked.get(key), dict)):
+            if there.get(key) != asked.get(key):
+                return _difference(there.get(key), asked.get(key), f"{path}.{key}" if path else key)
+    return f"{path}: {there!r} there, {asked!r} asked for"[:200]
+
+
+@dataclass
+class _Run:
+    """The loop over tasks, with what it has found so far."""
+
+    stream: Stream
+    learner: Learner
+    setting: Setting
+    plans: list[Plan]
+    every: int
+    config: dict[str, Any]
+    progress: Progress
+    folder: Path | None
+
+    def finish(self) -> Result:
+        learner, stream = self.learner, self.stream
+        self.started = time.perf_counter()
+        learner.begin(self.setting)
+        # Only evaluated rows, by task number: on a long stream most are not, and the state must stay small.
+        self.rows: dict[str, list[float]] = {}
+        self.released: dict[str, list[float]] = {}
+        self.done, self.seconds, self.training, self.examples = 0, 0.0, 0.0, 0
+        self._continue()
+        has_secrets = type(learner).released_scores is not Learner.released_scores
+        self.progress.start(len(stream), sum(plan.steps for plan in self.plans[self.done :]))
+        for index in range(self.done, len(stream)):
+            self._learn(index, stream[index])
+            due = (index + 1) % self.every == 0 or index + 1 == len(stream)
+            average = None
+            if due:
+                clock = time.perf_counter()
+                learner.settle()
+                self.training += time.perf_counter() - clock
+                row = evaluate(learner, stream, index + 1, self.setting.device)
+                self.rows[str(index)] = row
+                average = sum(row[: index + 1]) / (index + 1)
+                if has_secrets:
+                    again = evaluate(learner, stream, index + 1, self.setting.device, released=True)
+                    self.released[str(index)] = again
+            self.done = index + 1
+            self.progress.evaluated(index, average)
+            self._save()
+        self.progress.finish()
+        return Result(
+            stream.name,
+            type(learner).NAME,
+            self.setting.seed,
+            stream.protocol,
+            learner.guarantee.over(stream.source_overlap),
+            self._matrix(self.rows),
+            self._matrix(self.released) if has_secrets else None,
+            self.seconds + time.perf_counter() - self.started,
+            self.examples / self.training if self.training > 0 else None,
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            self.config,
+            learner.facts(),
+        )
+
+    def _matrix(self, rows: dict[str, list[float]]) -> Matrix:
+        empty: list[float | None] = [None] * len(self.stream)
+        return [[*rows[str(index)]] if str(index) in rows else empty for index in range(len(self.stream))]
+
+    def _learn(self, index: int, task: Task) -> None:
+        plan = self.plans[index]
+        self.progress.task(index, task.name, plan.steps)
+        clock = time.perf_counter()
+        self.learner.learn(task, plan, self.progress.tick)
+        self.training += time.perf_counter() - clock
+        self.examples += plan.steps * plan.batch_size
+
+    def _continue(self) -> None:
+        """Takes up the last saved state, or saves the first one."""
+        if self.folder is None:
+            return
+        head = self.folder / "learner.safetensors"
+        if not head.exists():
+            make_folder(self.folder)
+            self.folder.chmod(0o700)
+            self._save()
+            return
+        tensors, meta = read_tensors(head)
+        self.done, self.rows, self.released = meta["done"], meta["rows"], meta["released"]
+        self.seconds, self.training, self.examples = meta["seconds"], meta["training"], meta["examples"]
+        episodes = [
+            read_tensors(self._episode(index))[0] if meta["episodes"][index] else {} for index in range(self.done)
+        ]
+        self.learner.restore(State(tensors, meta["learner"]), episodes, self.stream[: self.done])
+
+    def _episode(self, index: int) -> Path:
+        assert self.folder is not None
+        return self.folder / f"episode-{index:05d}.safetensors"
+
+    def _save(self) -> None:
+        """The new episode first, then everything else in one file: a crash leaves the old state or the new."""
+        if self.folder is None:
+            return
+        if self.done > 0:
+            kept = self.learner.episode(self.done - 1)
+            if kept:
+                write_tensors(self._episode(self.done - 1), kept, {})
+        state = self.learner.state()
+        meta = {
+            "learner": state.meta,
+            "done": self.done,
+            "episodes": [self._episode(index).exists() for index in range(self.done)],
+            "rows": self.rows,
+            "released": self.released,
+            "seconds": self.seconds + time.perf_counter() - self.started,
+            "training": self.training,
+            "examples": self.examples,
+        }
+        write_tensors(self.folder / "learner.safetensors", state.tensors, meta)
