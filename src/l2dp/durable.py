@@ -5,6 +5,7 @@ JSON and safetensors only; nothing is ever unpickled. A full or read-only disk b
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from l2dp.errors import BadInput, L2dpError
@@ -75,10 +77,22 @@ def read_json(path: Path) -> Any:
         raise BadInput(f"{path} cannot be read as JSON ({error}); restore it or use another folder") from error
 
 
+def _checksum(tensors: dict[str, Tensor], text: str) -> str:
+    """Of all that a file holds: safetensors itself does not notice a changed number."""
+    total = hashlib.sha256(text.encode())
+    for name, tensor in sorted(tensors.items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.flatten().view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: Any, mode: int = PRIVATE) -> None:
     """One safetensors file; `meta` is JSON in its header, so both change in one step."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_bytes(path, safetensors.torch.save(plain, metadata={"l2dp": json.dumps(meta)}), mode)
+    text = json.dumps(meta)
+    # One entry only: safetensors writes several in random order, and equal contents should make equal files.
+    header = {"l2dp": f"{_checksum(plain, text)} {text}"}
+    write_bytes(path, safetensors.torch.save(plain, metadata=header), mode)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
@@ -86,7 +100,9 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
         data = path.read_bytes()
         tensors = safetensors.torch.load(data)
         (length,) = struct.unpack("<Q", data[:8])
-        header = json.loads(data[8 : 8 + length])
-        return tensors, json.loads(header["__metadata__"]["l2dp"])
+        checksum, _, text = json.loads(data[8 : 8 + length])["__metadata__"]["l2dp"].partition(" ")
+        if _checksum(tensors, text) != checksum:
+            raise ValueError("its checksum does not match")
+        return tensors, json.loads(text)
     except Exception as error:
         raise BadInput(f"{path} is damaged ({type(error).__name__}); remove its folder to start over") from error

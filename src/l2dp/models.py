@@ -57,6 +57,25 @@ class Network(nn.Module):
             raise BadInput(f"the encoder must be nn.Linear or nn.Conv2d, not {type(self.encoder).__name__}")
         return self.encoder.weight.flatten(1).T
 
+    def inner_with_decoded(self, e: Tensor, h: Tensor) -> Tensor:
+        """⟨e, decode(h)⟩ summed over a batch, without decoding where that is avoidable.
+
+        A convolution that decodes to a single channel at full size is slow. The inner product is the same with
+        the adjoint applied to e: box sums over the stride (what nearest upsampling repeats), then the encoder's
+        own convolution, then the product with h.
+        """
+        encoder = self.encoder
+        if isinstance(encoder, nn.Conv2d):
+            image = e.view(-1, encoder.in_channels, *e.shape[-2:])
+            rows, columns = encoder.stride
+            if image.shape[2:] == (rows * h.shape[2], columns * h.shape[3]):
+                tall, wide = encoder.kernel_size
+                right, bottom = wide - 1 - wide // 2, tall - 1 - tall // 2
+                padded = F.pad(image, (wide // 2, right, tall // 2, bottom))
+                boxes = F.avg_pool2d(padded, (rows, columns), 1) * (rows * columns)
+                return (F.conv2d(boxes, encoder.weight, stride=encoder.stride) * h).sum()
+        return (e * self.decode(h, e.shape)).sum()
+
     def decode(self, h: Tensor, shape: torch.Size) -> Tensor:
         """x̃ = θ1 h: the reconstruction with tied weights.
 
@@ -77,7 +96,10 @@ class _PerNeuron(nn.BatchNorm1d):
     """Batch normalisation with statistics of its own for every neuron, also in convolutional layers."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x.flatten(1)).view_as(x)
+        if x.dim() != 4:
+            return super().forward(x)
+        last = x.permute(0, 2, 3, 1)  # with channels last in memory, neither this nor the next line copies
+        return super().forward(last.flatten(1)).view(last.shape).permute(0, 3, 1, 2)
 
 
 def _norm(kind: Normalisation, channels: int, area: int = 1) -> nn.Module:
@@ -220,17 +242,20 @@ def build(
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        if callable(spec):
-            return spec(space)
-        if spec == "mnist-conv":
-            return _conv_net(space, 5, 2, 512, normalisation, bounded, spec)
-        if spec == "har-conv":
-            return _conv_net(space, 2, 1, 128, normalisation, bounded, spec)
-        if spec == "cifar-resnet":
-            return _resnet(space, normalisation, bounded)
-        if re.fullmatch(r"mlp(-[1-9]\d{0,4})*", spec):
-            widths = [int(w) for w in spec.split("-")[1:]] or [256, 256]
-            return _mlp(space, widths, normalisation, bounded)
+        network = spec(space) if callable(spec) else _named(spec, space, normalisation, bounded)
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def _named(spec: str, space: Space, normalisation: Normalisation, bounded: bool) -> Network:
+    if spec == "mnist-conv":
+        return _conv_net(space, 5, 2, 512, normalisation, bounded, spec)
+    if spec == "har-conv":
+        return _conv_net(space, 2, 1, 128, normalisation, bounded, spec)
+    if spec == "cifar-resnet":
+        return _resnet(space, normalisation, bounded)
+    if re.fullmatch(r"mlp(-[1-9]\d{0,4})*", spec):
+        widths = [int(w) for w in spec.split("-")[1:]] or [256, 256]
+        return _mlp(space, widths, normalisation, bounded)
     near = difflib.get_close_matches(spec, NAMES, 1)
     hint = f"; did you mean {near[0]!r}?" if near else f"; choose from {', '.join(NAMES)}"
     raise BadInput(f"unknown model {spec!r}{hint}")

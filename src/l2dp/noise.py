@@ -6,11 +6,14 @@ it exists for tests and reproductions, and whatever is trained with it has the g
 
 from __future__ import annotations
 
+import math
 import os
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from l2dp.errors import BadInput
 
 
 class Noise(Protocol):
@@ -22,12 +25,15 @@ class Noise(Protocol):
 
 
 def _laplace(words: NDArray[np.uint64], scale: float) -> NDArray[np.float64]:
-    """Turns 64 random bits into one Laplace draw: a sign bit, and an exponential from 53 of the others.
+    """Turns 64 random bits into one Laplace draw: a sign bit, and an exponential from 52 of the others.
 
-    The uniform is centred in its cell, (k + ½)/2⁵³, so that it is never 0 or 1 and the logarithm is finite.
+    The uniform is centred in its cell, (k + ½)/2⁵², so that it is never 0 or 1 and the logarithm is finite.
+    With a 53rd bit, k + ½ would not fit a float64 and would be rounded, at the end to 1.
     """
+    if not (math.isfinite(scale) and scale > 0):
+        raise BadInput(f"the scale of privacy noise must be positive and finite, not {scale}")
     sign = np.where(words & np.uint64(1), 1.0, -1.0)
-    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return sign * (-scale * np.log(uniform))
 
 

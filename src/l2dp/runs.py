@@ -209,9 +209,11 @@ def run(
     for task in stream:
         check_task(task, stream.space)
     plans = schedule.plans([task.train.declared_size for task in stream])
-    every = evaluate_every or _default_interval(learner, len(stream))
+    every = _default_interval(learner, len(stream)) if evaluate_every is None else evaluate_every
     if every < 1:
         raise BadInput(f"--evaluate-every must be at least 1, not {every}")
+    check_seed("--seed", seed)
+    check_seed("--insecure-noise-seed", insecure_noise_seed or 0)
     noise: Noise = SystemNoise() if insecure_noise_seed is None else InsecureNoise(insecure_noise_seed)
     setting = Setting(
         stream.space,
@@ -243,11 +245,18 @@ def run(
         "config": config,
     }
     if out is None:
+        learner.begin(setting)
         return _Run(stream, learner, setting, plans, every, config, progress, None).finish()
     folder = Path(out)
     with run_folder(folder, identity) as finished:
         if finished is not None:
-            return from_json(finished)
+            result = from_json(finished)
+            # A crash between the result and the end leaves secrets behind.
+            shutil.rmtree(folder / "state", ignore_errors=True)
+            return result
+        learner.begin(setting)
+        # Only now: a learner that refuses its setting leaves the folder free for another try.
+        write_json(folder / "run.json", identity)
         result = _Run(stream, learner, setting, plans, every, config, progress, folder / "state").finish()
         write_tensors(folder / "model.safetensors", learner.release(), {"learner": result.learner}, 0o644)
         report.curve_png([result.to_json()], folder / "accuracy.png", f"{stream.name}, seed {seed}")
@@ -258,6 +267,13 @@ def run(
 
 def from_json(found: dict[str, Any]) -> Result:
     """A finished run read back from its `result.json`."""
+    try:
+        return _from_json(found)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"result.json is not in the format of a run ({error!r}); remove it to run again") from error
+
+
+def _from_json(found: dict[str, Any]) -> Result:
     released = found.get("released")
     known = {
         "benchmark", "learner", "seed", "tasks", "protocol", "guarantee", "accuracy_matrix",
@@ -278,6 +294,12 @@ def from_json(found: dict[str, Any]) -> Result:
         found["config"],
         {key: value for key, value in found.items() if key not in known},
     )
+
+
+def check_seed(option: str, seed: int) -> None:
+    """Refuses what some generator does not take."""
+    if not 0 <= seed < 2**63:
+        raise BadInput(f"{option} {seed}: choose a whole number from 0 to 2^63 - 1")
 
 
 def check_device(name: str | torch.device) -> torch.device:
@@ -314,10 +336,12 @@ def run_folder(folder: Path, identity: dict[str, Any]) -> Iterator[dict[str, Any
             there = read_json(asked)
             if there != identity:
                 raise BadInput(f"{folder} holds another run ({_difference(there, identity)}); choose another --out")
-        elif any(path.name != ".lock" for path in folder.iterdir()):
+        elif any(path.name != ".lock" and not path.name.startswith(".run.json.") for path in folder.iterdir()):
             raise BadInput(f"{folder} is not empty and not a run of ours; choose another --out")
-        else:
-            write_json(asked, identity)
+        # What a killed process was writing; nobody else writes while the lock is held.
+        for name in ("run.json", "model.safetensors", "accuracy.png", "result.json"):
+            for stale in folder.glob(f".{name}.*"):
+                stale.unlink()
         result = folder / "result.json"
         yield read_json(result) if result.exists() else None
 
@@ -347,7 +371,6 @@ class _Run:
     def finish(self) -> Result:
         learner, stream = self.learner, self.stream
         self.started = time.perf_counter()
-        learner.begin(self.setting)
         # Only evaluated rows, by task number: on a long stream most are not, and the state must stay small.
         self.rows: dict[str, list[float]] = {}
         self.released: dict[str, list[float]] = {}
@@ -355,24 +378,26 @@ class _Run:
         self._continue()
         has_secrets = type(learner).released_scores is not Learner.released_scores
         self.progress.start(len(stream), sum(plan.steps for plan in self.plans[self.done :]))
-        for index in range(self.done, len(stream)):
-            self._learn(index, stream[index])
-            due = (index + 1) % self.every == 0 or index + 1 == len(stream)
-            average = None
-            if due:
-                clock = time.perf_counter()
-                learner.settle()
-                self.training += time.perf_counter() - clock
-                row = evaluate(learner, stream, index + 1, self.setting.device)
-                self.rows[str(index)] = row
-                average = sum(row[: index + 1]) / (index + 1)
-                if has_secrets:
-                    again = evaluate(learner, stream, index + 1, self.setting.device, released=True)
-                    self.released[str(index)] = again
-            self.done = index + 1
-            self.progress.evaluated(index, average)
-            self._save()
-        self.progress.finish()
+        try:
+            for index in range(self.done, len(stream)):
+                self._learn(index, stream[index])
+                due = (index + 1) % self.every == 0 or index + 1 == len(stream)
+                average = None
+                if due:
+                    clock = time.perf_counter()
+                    learner.settle()
+                    self.training += time.perf_counter() - clock
+                    row = evaluate(learner, stream, index + 1, self.setting.device)
+                    self.rows[str(index)] = row
+                    average = sum(row[: index + 1]) / (index + 1)
+                    if has_secrets:
+                        again = evaluate(learner, stream, index + 1, self.setting.device, released=True)
+                        self.released[str(index)] = again
+                self.done = index + 1
+                self.progress.evaluated(index, average)
+                self._save()
+        finally:
+            self.progress.finish()
         return Result(
             stream.name,
             type(learner).NAME,

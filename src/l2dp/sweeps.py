@@ -14,7 +14,7 @@ from l2dp import benchmarks, learners, metrics, progress, report
 from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.learners.options import configure, has_budget, option_types
-from l2dp.runs import Result, Schedule, run
+from l2dp.runs import Result, Schedule, check_seed, run
 from l2dp.streams.fetch import present
 from l2dp.streams.records import Protocol
 
@@ -44,6 +44,7 @@ class Request:
 
 def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
     """One seed of a request, in its folder."""
+    check_seed("--seed", seed)
     cls = learners.find(request.learner)
     defaults = benchmarks.find(request.benchmark).for_learner(cls.NAME)
     learner = configure(cls, defaults, request.options, request.epsilon, request.delta)

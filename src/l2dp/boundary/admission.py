@@ -6,7 +6,7 @@ covers (see the docs on what is not covered).
 
 from __future__ import annotations
 
-from functools import lru_cache
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -14,30 +14,32 @@ from torch import Tensor
 from l2dp.errors import BadInput
 from l2dp.streams.records import Records, Source, Space, Task
 
-
-@lru_cache(maxsize=64)
-def _first_bad_row(source: Source) -> int | None:
-    """The first row with a value that is not a number in [−1, 1]; shared sources are checked once."""
-    if not source.x.is_floating_point():
-        return None
-    inside = source.x.flatten(1).abs().amax(dim=1) <= 1  # a NaN compares false
-    return None if bool(inside.all()) else int((~inside).nonzero()[0])
+_checked: WeakKeyDictionary[Source, Tensor | None] = WeakKeyDictionary()
 
 
-def check(records: Records, space: Space, place: str) -> None:
-    """Refuses records that do not fit the declared space, naming the place."""
+def _bad_rows(source: Source) -> Tensor | None:
+    """Marks rows with a value that is not a number in [−1, 1] (None: no such row); a shared source is checked once."""
+    if source not in _checked:
+        x = source.x.flatten(1)
+        low, high = (-1.0, 1.0) if x.is_floating_point() else (source.low, source.high)
+        bad = ~((x.amin(dim=1) >= low) & (x.amax(dim=1) <= high))  # a NaN compares false
+        _checked[source] = bad if bool(bad.any()) else None
+    return _checked[source]
+
+
+def check(records: Records, space: Space, classes: tuple[int, ...], place: str) -> None:
+    """Refuses records that do not fit the declared space and the labels of their task, naming the place."""
     if len(records) == 0:
         raise BadInput(f"{place} is empty; every task needs at least one record")
     shape = tuple(records.source.x.shape[1:])
     if shape != space.shape:
         raise BadInput(f"{place} has inputs of shape {shape}, the stream declares {space.shape}")
-    bad = _first_bad_row(records.source)
-    if bad is not None and (records.rows is None or bool((records.rows == bad).any())):
-        raise BadInput(f"{place}, row {bad}: a value is NaN or outside [-1, 1]; clean or scale the inputs")
+    bad = _bad_rows(records.source)
     if bad is not None:
-        x = records.source.x[records.rows].flatten(1)
-        if not bool((x.abs() <= 1).all()):
-            raise BadInput(f"{place}: a value is NaN or outside [-1, 1]; clean or scale the inputs")
+        here = bad if records.rows is None else bad[records.rows]
+        if bool(here.any()):
+            row = int(here.nonzero()[0])
+            raise BadInput(f"{place}, row {row}: a value is NaN or outside [-1, 1]; clean or scale the inputs")
     y = records.labels()
     if y.dtype is not torch.int64:
         raise BadInput(f"{place}: labels must be integers, not {y.dtype}")
@@ -45,6 +47,10 @@ def check(records: Records, space: Space, place: str) -> None:
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
         raise BadInput(f"{place}, row {row}: label {int(y[row])} is not one of the {space.classes} declared labels")
+    outside = ~torch.isin(y, torch.tensor(classes, dtype=torch.int64))
+    if bool(outside.any()):
+        row = int(outside.nonzero()[0])
+        raise BadInput(f"{place}, row {row}: label {int(y[row])} is not one of those that the task declares")
 
 
 def admit(task: Task, space: Space) -> Records:
@@ -55,18 +61,22 @@ def admit(task: Task, space: Space) -> Records:
     None by itself: the caller is a boundary and answers for what it does with the records.
     """
     records = task.train.unseal()
-    check(records, space, f"task {task.name!r}, training part")
+    check(records, space, task.classes, f"task {task.name!r}, training part")
     return records
 
 
 def check_task(task: Task, space: Space) -> None:
     """Checks both parts of a task, so that a stream can be refused before anything is learned."""
     admit(task, space)
-    check(task.test, space, f"task {task.name!r}, test part")
+    check(task.test, space, task.classes, f"task {task.name!r}, test part")
+    label_mask(task, space)
 
 
 def label_mask(task: Task, space: Space) -> Tensor:
     """The labels a task declares, as one row of booleans over the space."""
+    unknown = [label for label in task.classes if not 0 <= label < space.classes]
+    if unknown:
+        raise BadInput(f"task {task.name!r} declares label {unknown[0]}, the stream only 0 to {space.classes - 1}")
     mask = torch.zeros(space.classes, dtype=torch.bool)
     mask[list(task.classes)] = True
     return mask

@@ -11,7 +11,7 @@ the draw is the same for every record, so it is a bias that an attacker removes 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Literal
 
 import torch
@@ -88,8 +88,10 @@ def solve(budget: Budget, output_share: float, delta_r: float, batch_size: int, 
     over_gamma_x = batch_size / delta_r
     over_gamma = batch_size * encoder_norm / (2 * delta_r)
     epsilon1 = (1 - output_share) * budget.epsilon / (1 + over_gamma_x + over_gamma)
-    first = (epsilon1, epsilon1 * over_gamma_x, epsilon1 * over_gamma)
-    return Terms(*first, budget.epsilon - math.fsum(first))
+    terms = Terms(epsilon1, epsilon1 * over_gamma_x, epsilon1 * over_gamma, output_share * budget.epsilon)
+    if not all(term > 0 for term in astuple(terms)):
+        raise BadInput("a term of the budget vanishes; choose output_share and encoder_norm less extreme")
+    return terms
 
 
 def reconstruction_loss(x: Tensor, reconstructed: Tensor) -> Tensor:
@@ -165,7 +167,9 @@ class PerturbedObjective:
         with torch.no_grad():
             hidden = network.encoder(torch.zeros((1, *space.shape), device=device)).shape[1:]
         network.train(was_training)
-        norm = perturbation.encoder_norm or float(network.encoder_weight().detach().abs().sum(0).max())
+        norm = perturbation.encoder_norm
+        if norm is None:
+            norm = float(network.encoder_weight().detach().abs().sum(0).max())
         self.encoder_norm = norm
         d, h1 = self._counted(network.encoder, math.prod(space.shape), hidden)
         self.delta_r = reconstruction_sensitivity(d, h1)
@@ -202,6 +206,11 @@ class PerturbedObjective:
 
     def open(self, task: Task, batch_size: int, generator: torch.Generator) -> FixedBatches:
         """Deals a task into its fixed batches, once (Algorithm 2, line 4)."""
+        if batch_size > self.batch_size:
+            # The budget was solved for the largest λ: a larger one would make the noise too weak for it.
+            raise BadInput(
+                f"a batch of {batch_size} is larger than the {self.batch_size} that the noise was scaled for"
+            )
         records = admit(task, self._space)
         rows = disjoint_batches(len(records), batch_size, generator)
         mask = label_mask(task, self._space).to(self._device) if self._masked else None
@@ -240,7 +249,7 @@ class PerturbedObjective:
             into_hidden = self._hidden_input(network, batch.x, batch.batch_size)
         h = network.hidden(into_hidden)
         for_r = h if tied else h.detach()
-        r = reconstruction_loss(batch.x, network.decode(for_r, batch.x.shape))
+        r = network.inner_with_decoded(0.5 - batch.x, for_r)  # Σ_s (½ − x̄_s)·x̃_s
         z = network.classifier(h)
         weight = network.head.weight
         linear = (self.draws["chi3"] * weight).sum()  # a vector χ3 is added to every class alike
@@ -255,14 +264,15 @@ class PerturbedObjective:
         if self.perturbation.reconstruction == "tied":
             second = torch.autograd.grad(loss, theta2, retain_graph=True)
             return (*torch.autograd.grad(r, theta1), *second)
-        return torch.autograd.grad(r + loss, [*theta1, *theta2])
+        # A bias of the encoder takes no part in the reconstruction: its gradient is zero.
+        return torch.autograd.grad(r + loss, [*theta1, *theta2], allow_unused=True, materialize_grads=True)
 
     @torch.no_grad()
     def constrain(self, network: Network) -> None:
         """Scales down every column of θ1 whose 1-norm exceeds the one that γ assumes."""
-        weight = network.encoder_weight()
-        norms = weight.abs().sum(0)
-        weight.mul_((self.encoder_norm / norms).clamp(max=1.0))
+        factors = (self.encoder_norm / network.encoder_weight().abs().sum(0)).clamp(max=1.0)
+        weight = network.encoder.get_parameter("weight")  # the matrix may be a copy: not every layout flattens in place
+        weight.mul_(factors.view(-1, *[1] * (weight.dim() - 1)))
 
     @torch.no_grad()
     def noisy_scores(self, network: Network, x: Tensor) -> Tensor:

@@ -53,8 +53,11 @@ def find(name: str) -> type[Learner]:
         else:
             module = importlib.import_module(place)
         found = getattr(module, attribute)
-    except (ImportError, OSError, AttributeError, SyntaxError) as error:
+    except (ImportError, OSError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise BadInput(f"no learner at {name!r}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise BadInput(f"{name!r} is not a subclass of l2dp.learners.Learner")
+    missing = sorted(found.__abstractmethods__) + ([] if hasattr(found, "NAME") else ["NAME"])
+    if missing:
+        raise BadInput(f"the learner {name!r} lacks {', '.join(missing)}")
     return found

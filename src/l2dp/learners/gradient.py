@@ -38,6 +38,11 @@ class GradientLearner(Learner):
     """Of SGD; the other optimisers have their own."""
 
     def begin(self, setting: Setting) -> None:
+        if self.normalisation in ("channel", "neuron") and setting.batch_size < 2:
+            raise BadInput(
+                f"normalisation {self.normalisation!r} needs batches of at least 2; "
+                "raise --batch-size or use -o normalisation=none"
+            )
         self.setting = setting
         self.network = self._build(setting).to(setting.device)
         self.generator = torch.Generator().manual_seed(setting.seed)
@@ -76,7 +81,8 @@ class GradientLearner(Learner):
         return out
 
     def release(self) -> dict[str, Tensor]:
-        return {name: tensor.detach() for name, tensor in self.network.state_dict().items()}
+        # Copies: what was released or saved must not follow the network when it learns on.
+        return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
     def state(self) -> State:
         tensors = {f"network.{name}": tensor for name, tensor in self.release().items()}
@@ -85,7 +91,7 @@ class GradientLearner(Learner):
         for index, slots in self.descent.state_dict()["state"].items():
             for name, value in slots.items():
                 if isinstance(value, Tensor):
-                    tensors[f"optimiser.{index}.{name}"] = value
+                    tensors[f"optimiser.{index}.{name}"] = value.clone()
                 elif value is not None:
                     numbers[f"{index}.{name}"] = value
         return State(tensors, {"optimiser": numbers})
@@ -97,7 +103,7 @@ class GradientLearner(Learner):
             if room == "network":
                 network[name] = tensor
             elif room == "optimiser":
-                slots[name] = tensor
+                slots[name] = tensor.clone()
         self.network.load_state_dict(network)
         self.generator.set_state(state.tensors["generator"])
         full = self.descent.state_dict()

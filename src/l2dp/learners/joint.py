@@ -23,13 +23,14 @@ class Joint(Finetune):
     def begin(self, setting: Setting) -> None:
         super().begin(setting)
         self.tasks: list[Task] = []
-        self.plans: list[Plan] = []
+        self.steps, self.batch_size = 0, 0
         self.settled = True
 
     def learn(self, task: Task, plan: Plan, tick: Tick = lambda: None) -> None:
         self.boundary.check(task)
         self.tasks.append(task)
-        self.plans.append(plan)
+        self.steps += plan.steps
+        self.batch_size = plan.batch_size
         self.settled = False
         tick()
 
@@ -37,20 +38,17 @@ class Joint(Finetune):
         if self.settled:
             return
         super().begin(self.setting)
-        size = self.plans[-1].batch_size
-        steps = sum(plan.steps for plan in self.plans)
-        for batch in self.boundary.mixed_batches(self.tasks, size, steps, self.generator):
+        for batch in self.boundary.mixed_batches(self.tasks, self.batch_size, self.steps, self.generator):
             self.descend(self.gradient(batch))
         self.settled = True
 
     def state(self) -> State:
         state = super().state()
-        state.meta["plans"] = [[plan.steps, plan.batch_size] for plan in self.plans]
-        state.meta["settled"] = self.settled
+        state.meta |= {"steps": self.steps, "batch_size": self.batch_size, "settled": self.settled}
         return state
 
     def restore(self, state: State, episodes: Sequence[dict[str, Tensor]], past: Sequence[Task]) -> None:
         super().restore(state, episodes, past)
         self.tasks = list(past)
-        self.plans = [Plan(steps, size) for steps, size in state.meta["plans"]]
+        self.steps, self.batch_size = state.meta["steps"], state.meta["batch_size"]
         self.settled = state.meta["settled"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -43,8 +44,8 @@ def _convert(name: str, word: str, kind: Any) -> Any:
         value = kind(word)
     except (TypeError, ValueError):
         raise BadInput(f"option {name}={word}: not {kind.__name__}") from None
-    if isinstance(value, float) and not value >= 0:
-        raise BadInput(f"option {name}={word}: must be a number of at least 0")
+    if isinstance(value, float) and not 0 <= value < math.inf:
+        raise BadInput(f"option {name}={word}: must be a finite number of at least 0")
     if isinstance(value, int) and value < 1:
         raise BadInput(f"option {name}={word}: must be at least 1")
     return value

@@ -43,6 +43,8 @@ def split(
         raise BadInput(
             f"--tasks {tasks}: a split of {last.name} needs {len(whole) + 1} to {len(whole) + last.space.classes} tasks"
         )
+    if len({d.name for d in loaded}) < len(loaded):
+        raise BadInput(f"a split stream takes each dataset once, not {', '.join(d.name for d in loaded)}")
     if any(d.space.shape != last.space.shape for d in loaded):
         raise BadInput("datasets of one split stream must have inputs of the same shape")
     groups: list[tuple[Dataset, list[int]]] = [(d, list(range(d.space.classes))) for d in whole]

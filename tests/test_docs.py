@@ -1,0 +1,76 @@
+"""The pages of docs/ tell the truth: their examples run."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import torch
+
+from l2dp import Budget, Guarantee, learners
+from l2dp.budget import NO_PRIVACY
+from l2dp.conformance import check_learner
+
+PAGE = Path(__file__).parent.parent / "docs" / "add-a-learner.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```$", PAGE.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture
+def example(tmp_path: Path) -> Iterator[Path]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    path = tmp_path / "my_learner.py"
+    path.write_text(blocks()[0], "utf-8")
+    yield path
+    sys.modules.pop("my_learner", None)
+    torch.set_num_threads(threads)
+
+
+def test_the_example_is_short() -> None:
+    assert len(blocks()[0].splitlines()) < 60
+
+
+def test_the_example_conforms(example: Path) -> None:
+    replay = learners.find(f"{example}:Replay")
+    check_learner(replay)
+    check_learner(lambda: replay(model="mlp-32"))  # type: ignore[call-arg]
+
+
+def test_a_claim_as_on_the_page_conforms(example: Path) -> None:
+    names = {"Guarantee": Guarantee, "NO_PRIVACY": NO_PRIVACY}
+    exec(blocks()[1], names)
+    replay = learners.find(f"{example}:Replay")
+
+    @dataclass
+    class Claimed(replay):  # type: ignore[misc, valid-type]
+        budget: Budget = field(default_factory=lambda: Budget(0.5, 1e-6))
+        guarantee = names["guarantee"]
+
+    check_learner(Claimed)
+
+
+def test_the_commands_of_the_page_work(example: Path) -> None:
+    (command,) = re.findall(r"^    l2dp (run .*)$", PAGE.read_text("utf-8"), re.MULTILINE)
+    program = Path(sys.executable).parent / "l2dp"
+    done = subprocess.run(
+        [program, *command.split(), "--tasks", "2", "--threads", "1", "-o", "replay_batch=20"],
+        cwd=example.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    result = json.loads((example.parent / "runs" / "replay" / "result.json").read_text())
+    assert result["learner"] == "replay"
+    assert result["config"]["learner"]["replay_batch"] == 20
+    assert result["guarantee"]["status"] == "none"
+    assert result["average_accuracy"][1] > 0.7
