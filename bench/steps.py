@@ -92,7 +92,7 @@ def _perturbed_passes(network: Network, batches: Sequence[tuple[Labelled, Labell
         with torch.no_grad():
             into_hidden = network.encoder(x)
         h = network.hidden(into_hidden)
-        reconstruction = ((0.5 - x) * network.decode(h.detach(), x.shape)).sum()
+        reconstruction = network.inner_with_decoded(0.5 - x, h.detach())
         z: Tensor = network.classifier(h)
         series = (math.log(2) + (0.5 - F.one_hot(y, z.shape[1]).to(z.dtype)) * z + z * z / 8).sum()
         return (reconstruction + series) / len(y)

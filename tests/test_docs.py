@@ -42,7 +42,6 @@ def test_the_example_is_short() -> None:
 def test_the_example_conforms(example: Path) -> None:
     replay = learners.find(f"{example}:Replay")
     check_learner(replay)
-    check_learner(lambda: replay(model="mlp-32"))  # type: ignore[call-arg]
 
 
 def test_a_claim_as_on_the_page_conforms(example: Path) -> None:

@@ -143,13 +143,13 @@ def test_at_test_time_normalisation_uses_running_statistics(name: str, normalisa
     norm = next(m for m in network.hidden.modules() if hasattr(m, "running_mean"))
     assert not torch.equal(norm.running_mean, torch.zeros_like(norm.running_mean))
     h = torch.relu(network.encoder(x)).detach().double().numpy()
-    per_value = h if normalisation == "channel" or h.ndim == 2 else h.reshape(6, -1)
-    shape = (1, -1, *[1] * (per_value.ndim - 2))
-    mean, variance = (getattr(norm, key).double().numpy().reshape(shape) for key in ("running_mean", "running_var"))
-    expected = (per_value - mean) / np.sqrt(variance + norm.eps)
-    np.testing.assert_allclose(
-        network.hidden(network.encoder(x)).detach().numpy().reshape(expected.shape), expected, atol=1e-4
-    )
+    mean, variance = (getattr(norm, key).double().numpy() for key in ("running_mean", "running_var"))
+    if h.ndim == 4 and normalisation == "channel":
+        mean, variance = mean[:, None, None], variance[:, None, None]
+    elif h.ndim == 4:  # one statistic for each neuron, channels last
+        mean, variance = (v.reshape(h.shape[2], h.shape[3], h.shape[1]).transpose(2, 0, 1) for v in (mean, variance))
+    expected = (h - mean) / np.sqrt(variance + norm.eps)
+    np.testing.assert_allclose(network.hidden(network.encoder(x)).detach().numpy(), expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["mnist-conv", "mlp-32", "cifar-resnet"])
@@ -235,6 +235,45 @@ def test_decoding_a_convolution_matches_loops(kernel: Any, stride: int, padding:
     h = torch.randn_like(encoder(x))
     expected = looped_decode(encoder.weight.detach().numpy(), h.numpy(), (6, 7))
     np.testing.assert_allclose(network.decode(h, x.shape).detach().numpy(), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "size", "fast"),
+    [
+        (5, 2, 2, (6, 8), True),
+        (4, 2, 1, (6, 8), True),
+        (2, 2, 0, (6, 8), True),
+        (3, 1, 1, (5, 7), True),
+        ((2, 3), (2, 1), (0, 1), (6, 7), True),
+        (3, 3, 0, (6, 9), True),
+        (5, 2, 2, (5, 8), False),
+        (2, 2, 1, (6, 8), False),
+    ],
+)
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_inner_product_with_a_reconstruction_matches_loops(
+    kernel: Any,
+    stride: Any,
+    padding: Any,
+    size: tuple[int, int],
+    fast: bool,
+    layout: Any,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch.manual_seed(0)
+    encoder = nn.Conv2d(2, 3, kernel, stride, padding, bias=False).double().to(memory_format=layout)
+    network = Network(encoder, nn.Linear(1, 1))
+    e = torch.randn(2, 2, *size, dtype=torch.float64)
+    h = torch.randn_like(encoder(e)).requires_grad_()
+    decoded = looped_decode(encoder.weight.detach().numpy(), h.detach().numpy(), size)
+    if fast:
+        monkeypatch.setattr(network, "decode", None)  # not called where the stride divides the size
+    product = network.inner_with_decoded(e, h)
+    assert product.item() == pytest.approx(float((e.numpy() * decoded).sum()), rel=1e-10)
+    # It is linear in θ1 and in h, each of which it therefore gives back from its own gradient.
+    slopes = torch.autograd.grad(product, [encoder.weight, h])
+    for slope, of in zip(slopes, (encoder.weight, h), strict=True):
+        assert (slope * of).sum().item() == pytest.approx(product.item(), rel=1e-10)
 
 
 @pytest.mark.parametrize("encoder", [nn.Linear(6, 4), nn.Conv2d(2, 3, 3, 1, 1), nn.Conv2d(2, 3, 5, 1, 2)])

@@ -44,7 +44,7 @@ _DIGITS: Settings = {
 }
 _MNIST: Settings = {
     "*": {"model": "mnist-conv", "lr": 0.05, "batch_size": 64},
-    "l2dp-ml": {"batch_size": 2500, "lr": 0.003, "momentum": 0.9},
+    "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7},
 }
 _CIFAR: Settings = {
     "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},

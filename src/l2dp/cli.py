@@ -27,6 +27,8 @@ app = typer.Typer(
 _UsageError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 """Newer versions of Typer carry their own copy of Click; this is the class of whichever is in use."""
 
+INTERRUPTED = 130
+
 Out = Annotated[Path, typer.Option(help="Folder for the results; an unfinished run there is continued.")]
 
 
@@ -163,6 +165,8 @@ def main(arguments: list[str] | None = None) -> None:
             _warn(f"{' '.join(error.format_message().split())} (see l2dp --help)")
         code = 2
     except (typer.Abort, KeyboardInterrupt):
+        code = INTERRUPTED
+    # Typer turns an interrupt into this code without a word.
+    if code == INTERRUPTED:
         _warn("interrupted; run the same command again to continue")
-        code = 130
     sys.exit(code if isinstance(code, int) else 0)

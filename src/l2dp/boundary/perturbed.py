@@ -94,11 +94,6 @@ def solve(budget: Budget, output_share: float, delta_r: float, batch_size: int, 
     return terms
 
 
-def reconstruction_loss(x: Tensor, reconstructed: Tensor) -> Tensor:
-    """R̃ summed over records: Σ_s (½ − x_s)·x̃_s, the first-order series of the cross-entropy less its constant."""
-    return ((0.5 - x) * reconstructed).sum()
-
-
 def classification_loss(z: Tensor, y: Tensor, series: str, mask: Tensor | None = None) -> Tensor:
     """L̃ summed over records and classes, with z = hπ·Wπ.
 
@@ -249,7 +244,8 @@ class PerturbedObjective:
             into_hidden = self._hidden_input(network, batch.x, batch.batch_size)
         h = network.hidden(into_hidden)
         for_r = h if tied else h.detach()
-        r = network.inner_with_decoded(0.5 - batch.x, for_r)  # Σ_s (½ − x̄_s)·x̃_s
+        # R̃ = Σ_s (½ − x_s)·x̃_s, the first-order series of the cross-entropy less its constant.
+        r = network.inner_with_decoded(0.5 - batch.x, for_r)
         z = network.classifier(h)
         weight = network.head.weight
         linear = (self.draws["chi3"] * weight).sum()  # a vector χ3 is added to every class alike
