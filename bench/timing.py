@@ -1,4 +1,8 @@
-"""Fair timing on a busy machine: whatever is compared takes turns, step by step, and only ratios of neighbours count."""
+"""Fair timing on a busy machine: what is compared takes turns, step by step, and only ratios of neighbours count.
+
+Both the clock on the wall and the processor time are kept: the first is what people wait for, the second does
+not count what other programs took in between. Verdicts are about the first.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +11,11 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +26,7 @@ from l2dp.models import Network
 from l2dp.streams.dataset import Dataset
 from l2dp.streams.records import Source, Space, Task
 
-LIMIT_RATIO = 1.10
+ALLOWED = 1.10
 """A step may cost this much more than two plain forward-backward passes."""
 
 Labelled = tuple[Tensor, Tensor]
@@ -47,8 +52,15 @@ class Spread:
         low, high = ordered[max(0, math.floor(n / 2 - reach))], ordered[min(n - 1, math.ceil(n / 2 + reach))]
         return Spread(median, q1, q3, low, high, n)
 
-    def show(self, digits: int = 2, scale: float = 1.0) -> str:
-        return f"{self.median * scale:.{digits}f} ({self.q1 * scale:.{digits}f}–{self.q3 * scale:.{digits}f})"
+
+def shown(spread: Mapping[str, float], digits: int, scale: float = 1.0) -> str:
+    """Median and quartiles of a `Spread` that has been through JSON."""
+    middle, q1, q3 = (f"{spread[name] * scale:.{digits}f}" for name in ("median", "q1", "q3"))
+    return f"{middle} ({q1}–{q3})"
+
+
+def verdict(passed: bool) -> str:
+    return "[green]met[/]" if passed else "[bold white on red] ABOVE LIMIT [/]"
 
 
 class Turns:
@@ -56,44 +68,61 @@ class Turns:
 
     def __init__(self, limit: Callable[[], None]) -> None:
         self._limit = limit
-        self.steps: list[float] = []
-        self.limits: list[float] = []
-        self.total = 0.0
-        """Seconds in the whole of `learn`, opening and remembering of the task included, without the limit's turns."""
-
-    def start(self) -> None:
-        self._since = time.perf_counter()
-
-    def __call__(self) -> None:
-        ended = time.perf_counter()
-        self._limit()
-        done = time.perf_counter()
-        self.steps.append(ended - self._since)
-        self.limits.append(done - ended)
-        self.total += ended - self._since
-        self._since = time.perf_counter()
-
-    def stop(self) -> None:
-        self.total += time.perf_counter() - self._since
+        self.forget()
 
     def forget(self) -> None:
         """Starts over, after a warm-up."""
-        self.steps.clear()
-        self.limits.clear()
-        self.total = 0.0
+        self.steps: list[_Moment] = []
+        self.limits: list[_Moment] = []
+        self.whole = 0.0
+        """Seconds in all of `learn`, with opening and remembering of the task and without the limit's turns."""
 
-    def ratios(self) -> Spread:
-        """Each step by the mean of the limit's turns before and after it: a drift of the machine cancels out."""
-        pairs = zip(self.steps[1:], self.limits, self.limits[1:], strict=False)
-        return Spread.of([2 * step / (before + after) for step, before, after in pairs])
+    def start(self) -> None:
+        self._since = _Moment.now()
+
+    def __call__(self) -> None:
+        ended = _Moment.now()
+        self._limit()
+        done = _Moment.now()
+        self.steps.append(ended - self._since)
+        self.limits.append(done - ended)
+        self.whole += self.steps[-1].wall
+        self._since = _Moment.now()
+
+    def stop(self) -> None:
+        self.whole += (_Moment.now() - self._since).wall
 
     def to_json(self) -> dict[str, Any]:
+        ratio = Spread.of(self._ratios("wall"))
         return {
-            "step_seconds": vars(Spread.of(self.steps)),
-            "limit_seconds": vars(Spread.of(self.limits)),
-            "ratio": vars(self.ratios()),
-            "ratio_whole_task": self.total / sum(self.limits),
+            "steps": len(self.steps),
+            "step_seconds": vars(Spread.of([step.wall for step in self.steps])),
+            "limit_seconds": vars(Spread.of([turn.wall for turn in self.limits])),
+            "ratio": vars(ratio),
+            "ratio_of_processor_time": vars(Spread.of(self._ratios("processor"))),
+            "ratio_whole_task": self.whole / sum(turn.wall for turn in self.limits),
+            "allowed": ALLOWED,
+            "passed": ratio.median <= ALLOWED,
         }
+
+    def _ratios(self, clock: Literal["wall", "processor"]) -> list[float]:
+        """Each step by the mean of the limit's turns before and after it: a drift of the machine cancels out."""
+        steps, limits = ([getattr(moment, clock) for moment in some] for some in (self.steps, self.limits))
+        return [2 * step / (before + after) for step, before, after in zip(steps[1:], limits, limits[1:], strict=False)]
+
+
+class _Moment(NamedTuple):
+    """What two clocks show, or the time between two such looks."""
+
+    wall: float
+    processor: float
+
+    @staticmethod
+    def now() -> _Moment:
+        return _Moment(time.perf_counter(), time.process_time())
+
+    def __sub__(self, earlier: _Moment) -> _Moment:
+        return _Moment(self.wall - earlier.wall, self.processor - earlier.processor)
 
 
 def learn_in_turns(learner: Learner, task: Task, plan: Plan, turns: Turns) -> None:
@@ -102,19 +131,12 @@ def learn_in_turns(learner: Learner, task: Task, plan: Plan, turns: Turns) -> No
     turns.stop()
 
 
-def seconds(action: Callable[[], None], repeats: int = 3) -> float:
-    """A rough price, to choose how often to repeat."""
-    taken = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        action()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
-
-
-def how_many(action: Callable[[], None], budget: float, least: int, most: int) -> int:
-    """Repetitions that fit into `budget` seconds when each costs three times `action`."""
-    return max(least, min(most, int(budget / (3 * seconds(action)))))
+def how_many(limit: Callable[[], None], budget: float, least: int, most: int = 2000) -> int:
+    """Steps that fit into `budget` seconds, if each and the limit's turn together cost three times the limit."""
+    limit()  # the first call is never typical
+    start = time.perf_counter()
+    limit()
+    return max(least, min(most, int(budget / (3 * (time.perf_counter() - start)))))
 
 
 def cross_entropy_passes(network: Network, batches: Sequence[tuple[Labelled, Labelled]]) -> Callable[[], None]:
@@ -148,14 +170,12 @@ def finite(network: nn.Module) -> bool:
     return all(bool(parameter.isfinite().all()) for parameter in network.parameters())
 
 
-def use_all_cores() -> None:
-    torch.set_num_threads(len(os.sched_getaffinity(0)))
-
-
 def machine() -> dict[str, Any]:
+    """What the numbers were measured on."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "torch_threads": torch.get_num_threads(),
+        "openmp_wait_policy": os.environ.get("OMP_WAIT_POLICY"),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -166,7 +186,7 @@ def machine() -> dict[str, Any]:
 
 def _processor() -> str:
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:  # noqa: PTH123
-            return next((line.partition(":")[2].strip() for line in file if line.startswith("model name")), "unknown")
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
         return platform.processor() or "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -106,7 +106,7 @@ def _norm(kind: Normalisation, channels: int, area: int = 1) -> nn.Module:
     if kind == "none":
         return nn.Identity()
     if kind == "group":
-        return nn.GroupNorm(math.gcd(8, channels), channels)
+        return nn.GroupNorm(math.gcd(8, channels) if area > 1 else 1, channels)
     if kind == "neuron":
         return _PerNeuron(channels * area, momentum=MOMENTUM)
     if area > 1:

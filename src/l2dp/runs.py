@@ -388,7 +388,7 @@ class _Run:
                 average = None
                 if due:
                     clock = time.perf_counter()
-                    learner.settle()
+                    learner.settle(self.progress.tick)
                     self.training += time.perf_counter() - clock
                     row = evaluate(learner, stream, index + 1, self.setting.device)
                     self.rows[str(index)] = row

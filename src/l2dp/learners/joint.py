@@ -32,14 +32,14 @@ class Joint(Finetune):
         self.steps += plan.steps
         self.batch_size = plan.batch_size
         self.settled = False
-        tick()
 
-    def settle(self) -> None:
+    def settle(self, tick: Tick = lambda: None) -> None:
         if self.settled:
             return
         super().begin(self.setting)
         for batch in self.boundary.mixed_batches(self.tasks, self.batch_size, self.steps, self.generator):
             self.descend(self.gradient(batch))
+            tick()
         self.settled = True
 
     def state(self) -> State:

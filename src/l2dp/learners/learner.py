@@ -80,8 +80,8 @@ class Learner(ABC):
         """Class scores from the release alone. Differs from `scores` only where testing needs secrets."""
         return self.scores(x)
 
-    def settle(self) -> None:  # noqa: B027 (nothing to do is the common case)
-        """Finishes what learning left open. Most learners have nothing to do."""
+    def settle(self, tick: Tick = lambda: None) -> None:  # noqa: B027 (nothing to do is the common case)
+        """Finishes what learning left open, calling `tick` after every step. Most learners have nothing to do."""
 
     @property
     @abstractmethod

@@ -86,7 +86,7 @@ class Records:
         if not x.is_floating_point():
             low, high = self.source.low, self.source.high
             x = x.to(torch.float32).mul_(2.0 / (high - low)).sub_((high + low) / (high - low))
-        return x, (y if self.relabel is None else self.relabel[y])
+        return x.to(torch.float32), (y if self.relabel is None else self.relabel[y])
 
     def chunks(self, size: int, limit: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """The records in order, `size` at a time, at most `limit` of them."""
