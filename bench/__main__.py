@@ -1,4 +1,4 @@
-"""`python -m bench`: tables on the console, everything in `bench.json`. Always ends with 0: a noisy machine is no error."""
+"""`python -m bench`: tables on the console, everything in `bench.json`. Ends with 0: a noisy machine is no error."""
 
 from __future__ import annotations
 

@@ -35,8 +35,10 @@ def _call(command: list[str], what: str) -> str:
     except OSError as error:
         raise NotMeasured(f"{what} could not be started: {error.strerror}") from error
     if done.returncode != 0:
-        lines = [line for line in done.stderr.splitlines() if line.strip() and "WARNING" not in line]
-        raise NotMeasured(f"{what} failed: {lines[-1] if lines else f'exit code {done.returncode}'}")
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        # pip's own errors say more than the notes and warnings around them.
+        errors = [line for line in lines if line.lower().startswith("error:")] or lines
+        raise NotMeasured(f"{what} failed: {errors[-1] if errors else f'exit code {done.returncode}'}")
     return done.stdout
 
 

@@ -6,6 +6,7 @@ more. Bytes and seconds per task come from one whole run of the longest stream, 
 
 from __future__ import annotations
 
+import math
 import tempfile
 import time
 from collections.abc import Sequence
@@ -100,14 +101,14 @@ class _Watch:
 def whole_run(name: str, lengths: Sequence[int]) -> dict[str, Any]:
     """One run with everything saved after every task; one task more than the longest, to see what that left."""
     tasks = max(lengths) + 1
+    schedule, every = l2dp.Schedule(BATCH[name]), math.ceil(tasks / 20)
     stream = permuted("digits", tasks=tasks, seed=0, per_task=PER_TASK)
     learner = _learner(name)
-    state_tensors = 0
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         watch = _Watch(out / "state", lengths)
         start = time.perf_counter()
-        l2dp.run(stream, learner, schedule=l2dp.Schedule(BATCH[name]), out=out, progress=watch)
+        l2dp.run(stream, learner, schedule=schedule, out=out, evaluate_every=every, progress=watch)
         seconds = time.perf_counter() - start
         state_tensors = sum(tensor.nbytes for tensor in learner.state().tensors.values())
     return {
@@ -141,9 +142,9 @@ def measure(name: str, lengths: Sequence[int], rounds: int) -> dict[str, Any]:
 
 
 def run(console: Console, quick: bool) -> dict[str, Any]:
-    """Both learners at 10, 100 and 1,000 tasks; in quick form at 10, 20 and 40."""
-    lengths = (10, 20, 40) if quick else (10, 100, 1000)
-    rows = [measure(name, lengths, 5 if quick else 40) for name in BATCH]
+    """Both learners at 10, 100 and 1,000 tasks; in quick form at 5, 10 and 20."""
+    lengths = (5, 10, 20) if quick else (10, 100, 1000)
+    rows = [measure(name, lengths, 4 if quick else 40) for name in BATCH]
     out = Table(title="As the stream grows", caption="medians, quartiles in brackets; growth: longest by shortest")
     for heading in ("", "", *(f"{length:,} tasks" for length in lengths), "growth", f"≤ {FLAT}"):
         out.add_column(heading, justify="right" if "tasks" in heading or heading == "growth" else "left")

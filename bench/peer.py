@@ -46,14 +46,9 @@ def declare_missing_operators() -> bool:
             raise
     for name in [module for module in sys.modules if module.partition(".")[0] == "torchvision"]:
         del sys.modules[name]
-    global _declared
-    _declared = torch.library.Library("torchvision", "DEF")  # noqa: TOR901 (kept for the life of the process)
     for name in ("nms", "qnms"):
-        _declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+        torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     return True
-
-
-_declared: torch.library.Library | None = None
 
 
 def measure_avalanche(case: Case, budget: float, least: int) -> dict[str, Any]:
@@ -139,7 +134,7 @@ def main() -> None:
 
     budget, least = (1.5, 6) if quick else (30.0, 25)
     rows = []
-    for case in CASES[1:] if quick else CASES:
+    for case in (CASES[0], CASES[2]) if quick else CASES:
         rows.append(measure(case, budget, least))
         rows.append(measure_avalanche(case, budget, least))
     versions = {name: version(name) for name in ("avalanche-lib", "torch", "torchvision")}

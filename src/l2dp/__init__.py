@@ -7,10 +7,16 @@
 'none (no privacy)'
 """
 
-from l2dp import learners, streams
-from l2dp.budget import Budget, Guarantee
-from l2dp.errors import BadInput, L2dpError, Refused
-from l2dp.runs import Result, Schedule, run
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from l2dp import learners, streams
+    from l2dp.budget import Budget, Guarantee
+    from l2dp.errors import BadInput, L2dpError, Refused
+    from l2dp.runs import Result, Schedule, run
 
 __all__ = [
     "BadInput",
@@ -24,3 +30,23 @@ __all__ = [
     "run",
     "streams",
 ]
+
+_HOMES = {
+    "BadInput": "l2dp.errors",
+    "Budget": "l2dp.budget",
+    "Guarantee": "l2dp.budget",
+    "L2dpError": "l2dp.errors",
+    "Refused": "l2dp.errors",
+    "Result": "l2dp.runs",
+    "Schedule": "l2dp.runs",
+    "run": "l2dp.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Names are imported when they are first used, so that the command line answers before torch is loaded."""
+    if name in ("learners", "streams"):
+        return importlib.import_module(f"l2dp.{name}")
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'l2dp' has no attribute {name!r}")

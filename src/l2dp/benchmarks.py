@@ -40,22 +40,28 @@ class Benchmark:
 _DIGITS: Settings = {
     "*": {"model": "mlp-128-128", "lr": 0.1, "batch_size": 10},
     "agem": {"memory_per_task": 250, "reference_batch": 256},
-    "l2dp-ml": {"batch_size": 128, "lr": 0.02, "momentum": 0.9},
+    "l2dp-ml": {"model": "mnist-conv", "batch_size": 64, "lr": 0.03, "encoder_lr": 1e-7},
 }
 _MNIST: Settings = {
-    "*": {"model": "mnist-conv", "lr": 0.05, "batch_size": 64},
-    "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7},
+    "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 500},
+    "agem": {"memory_per_task": 1000, "reference_batch": 500},
+    "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
+}
+_SPLIT_MNIST: Settings = {
+    "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 100},
+    "agem": {"memory_per_task": 1000, "reference_batch": 100},
+    "l2dp-ml": {"batch_size": 500, "lr": 0.01, "encoder_lr": 1e-7, "normalisation": "neuron"},
 }
 _CIFAR: Settings = {
     "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},
-    "l2dp-ml": {"batch_size": 1250, "lr": 0.003, "momentum": 0.9, "normalisation": "neuron"},
+    "l2dp-ml": {"batch_size": 1250, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
 }
 
 BENCHMARKS: dict[str, Benchmark] = {
     "permuted-digits": Benchmark("permuted", ("digits",), 10, "8x8 digits, permuted (embedded)", _DIGITS),
     "split-digits": Benchmark("split", ("digits",), 5, "8x8 digits, two a task (embedded)", _DIGITS),
     "permuted-mnist": Benchmark("permuted", ("mnist",), 20, "MNIST, permuted pixels", _MNIST),
-    "split-mnist": Benchmark("split", ("mnist",), 5, "MNIST, two digits a task", _MNIST),
+    "split-mnist": Benchmark("split", ("mnist",), 5, "MNIST, two digits a task", _SPLIT_MNIST),
     "permuted-cifar10": Benchmark("permuted", ("cifar10",), 17, "CIFAR-10, pixels and channels permuted", _CIFAR),
     "split-cifar10-100": Benchmark(
         "split", ("cifar10", "cifar100"), 11, "CIFAR-10, then CIFAR-100 ten classes at a time", _CIFAR

@@ -50,6 +50,8 @@ def _words(options: list[str]) -> dict[str, str]:
 
 
 def _use_cores(threads: int | None) -> None:
+    # Threads that spin while they wait make a machine that is busy with something else many times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     import torch
 
     if threads is not None and threads < 1:
@@ -88,11 +90,11 @@ def run_command(
     ] = None,
 ) -> None:
     """One run of a learner over a benchmark; continues where it stopped."""
-    from l2dp import report, sweeps
-
     if seed is not None and seeds is not None:
         raise BadInput("--seed and --seeds exclude each other; give one of them")
     _use_cores(threads)
+    from l2dp import report, sweeps
+
     console = Console()
     if insecure_noise_seed is not None:
         _warn("INSECURE NOISE: --insecure-noise-seed repeats the privacy noise; this run protects nobody")
@@ -130,9 +132,9 @@ def demo(
     threads: Annotated[int | None, typer.Option(help="Threads of torch; default: all cores.")] = None,
 ) -> None:
     """Every learner on a small embedded stream: a table, and report.html."""
+    _use_cores(threads)
     from l2dp import report, sweeps
 
-    _use_cores(threads)
     console = Console()
     page, rows = sweeps.demo(out, console)
     report.print_table(rows, console)

@@ -38,8 +38,12 @@ class Network(nn.Module):
         self.encoder = encoder
         self.hidden = nn.Hardtanh() if hidden is None else hidden
         self.classifier = classifier
+        self.unit_inputs = False
+        """Whether `forward` moves inputs from [−1, 1] to [0, 1] first, where the background of an image is silent."""
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.unit_inputs:
+            x = (x + 1) / 2
         scores: Tensor = self.classifier(self.hidden(self.encoder(x)))
         return scores
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -32,6 +32,8 @@ class GradientLearner(Learner):
     model: str | Builder = "mlp"
     """A name for `l2dp.models.build`, or a function of the space that makes a `Network`."""
     normalisation: Normalisation = "none"
+    inputs: Literal["signed", "unit"] = "signed"
+    """The range in which the network sees its inputs: [−1, 1], or moved to [0, 1] (not for l2dp-ml)."""
     optimiser: str = "SGD"
     lr: float = 0.1
     momentum: float = 0.0
@@ -52,7 +54,9 @@ class GradientLearner(Learner):
         self.descent = OPTIMISERS[self.optimiser](self._groups(), lr=self.lr, **extra)
 
     def _build(self, setting: Setting) -> Network:
-        return build(self.model, setting.space, setting.seed, self.normalisation)
+        network = build(self.model, setting.space, setting.seed, self.normalisation)
+        network.unit_inputs = self.inputs == "unit"
+        return network
 
     def _groups(self) -> list[dict[str, Any]]:
         """Parameter groups for the optimiser."""

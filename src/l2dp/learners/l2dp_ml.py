@@ -16,6 +16,7 @@ from torch import Tensor
 from l2dp.boundary import PerturbedObjective
 from l2dp.boundary.perturbed import Perturbation
 from l2dp.budget import Budget, Guarantee
+from l2dp.errors import BadInput
 from l2dp.learners.gradient import GradientLearner
 from l2dp.learners.learner import Plan, Setting, State, Tick
 from l2dp.learners.projection import When, project
@@ -68,6 +69,8 @@ class L2dpMl(GradientLearner):
         )
 
     def _build(self, setting: Setting) -> Network:
+        if self.inputs != "signed":
+            raise BadInput("l2dp-ml takes inputs in [-1, 1], as its sensitivities assume; leave out -o inputs")
         return build(self.model, setting.space, setting.seed, self.normalisation, bounded=True)
 
     def _groups(self) -> list[dict[str, Any]]:
