@@ -36,8 +36,8 @@ def _call(command: list[str], what: str) -> str:
         raise NotMeasured(f"{what} could not be started: {error.strerror}") from error
     if done.returncode != 0:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        # pip's own errors say more than the notes and warnings around them.
-        errors = [line for line in lines if line.lower().startswith("error:")] or lines
+        # What pip itself calls an error says more than the notes around it.
+        errors = [line for line in lines if line.startswith("ERROR:")] or lines
         raise NotMeasured(f"{what} failed: {errors[-1] if errors else f'exit code {done.returncode}'}")
     return done.stdout
 

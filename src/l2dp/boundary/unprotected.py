@@ -26,6 +26,10 @@ class Batch(NamedTuple):
     mask: Tensor | None
 
 
+READ_AHEAD = 256
+"""Small batches are read about this many records at a time: one by one, reading would cost as much as learning."""
+
+
 class EpisodicMemory:
     """Records kept of past tasks, in one growing block, so that a mixed batch costs the same at any length."""
 
@@ -61,7 +65,9 @@ class EpisodicMemory:
         """A batch drawn uniformly, with replacement, from everything kept."""
         index = torch.randint(len(self), (size,), generator=generator).to(self._device)
         mask = self._block.get("mask")
-        return Batch(self._block["x"][index], self._block["y"][index], None if mask is None else mask[index])
+        # index_select copies whole rows; indexing with brackets is several times slower.
+        x, y = self._block["x"].index_select(0, index), self._block["y"].index_select(0, index)
+        return Batch(x, y, None if mask is None else mask.index_select(0, index))
 
 
 class Unprotected:
@@ -97,9 +103,15 @@ class Unprotected:
         mask = self._mask(task)
         left = steps
         while left > 0:
-            for rows in disjoint_batches(len(records), batch_size, generator)[:left]:
-                yield self._batch(*records.batch(rows), mask)
-                left -= 1
+            dealt = disjoint_batches(len(records), batch_size, generator)[:left]
+            left -= len(dealt)
+            at_once = max(1, READ_AHEAD // batch_size)
+            for start in range(0, len(dealt), at_once):
+                some = dealt[start : start + at_once]
+                x, y = records.batch(torch.cat(some))
+                sizes = [len(rows) for rows in some]
+                for part in zip(x.split_with_sizes(sizes), y.split_with_sizes(sizes), strict=True):
+                    yield self._batch(*part, mask)
 
     def mixed_batches(
         self, tasks: list[Task], batch_size: int, steps: int, generator: torch.Generator

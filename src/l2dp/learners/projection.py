@@ -11,8 +11,8 @@ from torch import Tensor
 When = Literal["conflict", "always"]
 
 
-def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-    return torch.stack([torch.dot(p.flatten(), q.flatten()) for p, q in zip(a, b, strict=True)]).sum()
+def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
+    return float(torch.stack([torch.dot(p.flatten(), q.flatten()) for p, q in zip(a, b, strict=True)]).sum())
 
 
 def project(g: Sequence[Tensor], g_ref: Sequence[Tensor], when: When = "conflict") -> tuple[Tensor, ...]:
@@ -23,8 +23,9 @@ def project(g: Sequence[Tensor], g_ref: Sequence[Tensor], when: When = "conflict
     (tensor([1., 0.]),)
     """
     product = _dot(g, g_ref)
-    square = _dot(g_ref, g_ref)
-    if square == 0 or (when == "conflict" and product >= 0):
+    if when == "conflict" and product >= 0:
         return tuple(g)
-    factor = product / square
-    return tuple(p - factor * q for p, q in zip(g, g_ref, strict=True))
+    square = _dot(g_ref, g_ref)
+    if square == 0:
+        return tuple(g)
+    return tuple(torch.add(p, q, alpha=-product / square) for p, q in zip(g, g_ref, strict=True))
