@@ -16,11 +16,12 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(VENV)/bin/l2dp demo --out demo
 
+# One thread for each of the parallel workers: more would only wait for each other.
 test: lint
-	$(VENV)/bin/pytest -n $(CORES) -m "not slow"
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n $(CORES) -m "not slow"
 
 test-all: lint
-	$(VENV)/bin/pytest -n $(CORES)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest -n $(CORES)
 
 lint: install
 	$(VENV)/bin/ruff check .

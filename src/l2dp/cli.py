@@ -56,7 +56,8 @@ def _use_cores(threads: int | None) -> None:
 
     if threads is not None and threads < 1:
         raise BadInput(f"--threads must be at least 1, not {threads}")
-    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
 @app.command("run")
@@ -83,7 +84,9 @@ def run_command(
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after every so many tasks.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
-    threads: Annotated[int | None, typer.Option(help="Threads of torch; default: all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch; default: all cores, or OMP_NUM_THREADS.")
+    ] = None,
     insecure_noise_seed: Annotated[
         int | None,
         typer.Option(help="INSECURE: repeatable privacy noise, for tests. The guarantee becomes `none`."),
@@ -129,7 +132,9 @@ def run_command(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("demo"),
-    threads: Annotated[int | None, typer.Option(help="Threads of torch; default: all cores.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of torch; default: all cores, or OMP_NUM_THREADS.")
+    ] = None,
 ) -> None:
     """Every learner on a small embedded stream: a table, and report.html."""
     _use_cores(threads)

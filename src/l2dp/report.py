@@ -38,7 +38,7 @@ HEAT_STEPS = 20
 STATUS_MEANS = {
     "proved": "the argument is written down, its premises are tested, and the audit has not beaten it.",
     "claimed": "somebody says so; nobody here has proved or broken it.",
-    "refuted": "the source claims this ε, and an attack of the audit beats it.",
+    "refuted": "the source claims this ε, and an attack beats it.",
     "none": "no privacy at all.",
 }
 
