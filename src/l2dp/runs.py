@@ -374,9 +374,8 @@ class _Run:
     def finish(self) -> Result:
         learner, stream = self.learner, self.stream
         self.started = time.perf_counter()
-        # Only evaluated rows, by task number: on a long stream most are not, and the state must stay small.
-        self.rows: dict[str, list[float]] = {}
-        self.released: dict[str, list[float]] = {}
+        self.rows: dict[int, list[float]] = {}
+        self.released: dict[int, list[float]] = {}
         self.done, self.seconds, self.training, self.examples = 0, 0.0, 0.0, 0
         self._continue()
         has_secrets = type(learner).released_scores is not Learner.released_scores
@@ -391,11 +390,11 @@ class _Run:
                     learner.settle(self.progress.tick)
                     self.training += time.perf_counter() - clock
                     row = evaluate(learner, stream, index + 1, self.setting.device)
-                    self.rows[str(index)] = row
+                    self.rows[index] = row
                     average = sum(row[: index + 1]) / (index + 1)
                     if has_secrets:
                         again = evaluate(learner, stream, index + 1, self.setting.device, released=True)
-                        self.released[str(index)] = again
+                        self.released[index] = again
                 self.done = index + 1
                 self.progress.evaluated(index, average)
                 self._save()
@@ -416,9 +415,9 @@ class _Run:
             learner.facts(),
         )
 
-    def _matrix(self, rows: dict[str, list[float]]) -> Matrix:
+    def _matrix(self, rows: dict[int, list[float]]) -> Matrix:
         empty: list[float | None] = [None] * len(self.stream)
-        return [[*rows[str(index)]] if str(index) in rows else empty for index in range(len(self.stream))]
+        return [[*rows[index]] if index in rows else empty for index in range(len(self.stream))]
 
     def _learn(self, index: int, task: Task) -> None:
         plan = self.plans[index]
@@ -439,11 +438,15 @@ class _Run:
             self._save()
             return
         tensors, meta = read_tensors(head)
-        self.done, self.rows, self.released = meta["done"], meta["rows"], meta["released"]
+        self.done = meta["done"]
         self.seconds, self.training, self.examples = meta["seconds"], meta["training"], meta["examples"]
-        episodes = [
-            read_tensors(self._episode(index))[0] if meta["episodes"][index] else {} for index in range(self.done)
-        ]
+        episodes = []
+        for index in range(self.done):
+            kept, found = read_tensors(self._episode(index))
+            episodes.append(kept)
+            for rows, name in ((self.rows, "row"), (self.released, "released")):
+                if found[name] is not None:
+                    rows[index] = found[name]
         self.learner.restore(State(tensors, meta["learner"]), episodes, self.stream[: self.done])
 
     def _episode(self, index: int) -> Path:
@@ -451,20 +454,20 @@ class _Run:
         return self.folder / f"episode-{index:05d}.safetensors"
 
     def _save(self) -> None:
-        """The new episode first, then everything else in one file: a crash leaves the old state or the new."""
+        """What came of the last task first, then the learner in one file: a crash leaves the old state or the new.
+
+        Accuracies go with the task's episode, so that neither file grows with the number of tasks.
+        """
         if self.folder is None:
             return
         if self.done > 0:
-            kept = self.learner.episode(self.done - 1)
-            if kept:
-                write_tensors(self._episode(self.done - 1), kept, {})
+            last = self.done - 1
+            found = {"row": self.rows.get(last), "released": self.released.get(last)}
+            write_tensors(self._episode(last), self.learner.episode(last), found)
         state = self.learner.state()
         meta = {
             "learner": state.meta,
             "done": self.done,
-            "episodes": [self._episode(index).exists() for index in range(self.done)],
-            "rows": self.rows,
-            "released": self.released,
             "seconds": self.seconds + time.perf_counter() - self.started,
             "training": self.training,
             "examples": self.examples,
