@@ -64,8 +64,9 @@ def test_flat(found: dict[str, Any]) -> None:
         assert [step["tasks"] for step in row["steps"]] == [at["tasks"] for at in row["run"]["at"]] == [5, 10, 20]
         assert all(sane(step["step_seconds"]) and step["finite"] for step in row["steps"])
         assert all(sane(at["task_seconds"]) for at in row["run"]["at"])
-        # Bytes are no matter of timing: what is kept of one task is the same for all of them.
-        assert row["growth"]["episode"] == 1.0
+        # Bytes are no matter of timing: what is kept does not grow, but for the accuracies of an evaluated task.
+        assert 0.9 < row["growth"]["episode"] < 1.1
+        assert 0.9 < row["growth"]["state"] < 1.1
         assert row["run"]["state_tensor_bytes"] < row["run"]["at"][0]["state"]
 
 
