@@ -41,20 +41,41 @@ _DIGITS: Settings = {
     "*": {"model": "mlp-128-128", "lr": 0.1, "batch_size": 10},
     "agem": {"memory_per_task": 250, "reference_batch": 256},
     "l2dp-ml": {"model": "mnist-conv", "batch_size": 64, "lr": 0.03, "encoder_lr": 1e-7},
+    "private-replay": {"features": "pixels", "head_share": 0.9},
 }
 _MNIST: Settings = {
     "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 500},
     "agem": {"memory_per_task": 1000, "reference_batch": 500},
     "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
+    "private-replay": {"features": "pixels", "head_share": 0.9},
 }
 _SPLIT_MNIST: Settings = {
     "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 100},
     "agem": {"memory_per_task": 1000, "reference_batch": 100},
     "l2dp-ml": {"batch_size": 500, "lr": 0.01, "encoder_lr": 1e-7, "normalisation": "neuron"},
+    "private-replay": {
+        "features": "hog",
+        "head_share": 0.0,
+        "scatter_share": 0.8,
+        "residual_clip": 0.35,
+        "ridge": 0.35,
+    },
 }
 _CIFAR: Settings = {
     "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},
     "l2dp-ml": {"batch_size": 1250, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
+    "private-replay": {"features": "pixels", "head_share": 0.9},
+}
+_SPLIT_CIFAR: Settings = {
+    **_CIFAR,
+    "private-replay": {
+        "features": "efficientnet-lite0-128",
+        "project": 512,
+        "head_share": 0.0,
+        "scatter_share": 0.25,
+        "residual_clip": 0.6,
+        "ridge": 1.0,
+    },
 }
 
 BENCHMARKS: dict[str, Benchmark] = {
@@ -64,11 +85,15 @@ BENCHMARKS: dict[str, Benchmark] = {
     "split-mnist": Benchmark("split", ("mnist",), 5, "MNIST, two digits a task", _SPLIT_MNIST),
     "permuted-cifar10": Benchmark("permuted", ("cifar10",), 17, "CIFAR-10, pixels and channels permuted", _CIFAR),
     "split-cifar10-100": Benchmark(
-        "split", ("cifar10", "cifar100"), 11, "CIFAR-10, then CIFAR-100 ten classes at a time", _CIFAR
+        "split", ("cifar10", "cifar100"), 11, "CIFAR-10, then CIFAR-100 ten classes at a time", _SPLIT_CIFAR
     ),
 }
 
-_OWN: Settings = {"*": {"model": "mlp", "lr": 0.1, "batch_size": 10}, "l2dp-ml": {"batch_size": 100, "lr": 0.01}}
+_OWN: Settings = {
+    "*": {"model": "mlp", "lr": 0.1, "batch_size": 10},
+    "l2dp-ml": {"batch_size": 100, "lr": 0.01},
+    "private-replay": {"features": "pixels", "head_share": 0.9},
+}
 
 
 def find(name: str) -> Benchmark:

@@ -57,8 +57,19 @@ class _Tape(InsecureNoise):
     def rewind(self, seed: int) -> None:
         super().__init__(seed)
 
+    def fork(self, purpose: str) -> Noise:
+        return self
+
     def laplace(self, scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        draw = super().laplace(scale, shape)
+        return self._kept(super().laplace(scale, shape))
+
+    def gaussian(self, scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
+        return self._kept(super().gaussian(scale, shape))
+
+    def k_norm(self, scale: float, rows: int, width: int) -> NDArray[np.float64]:
+        return self._kept(super().k_norm(scale, rows, width))
+
+    def _kept(self, draw: NDArray[np.float64]) -> NDArray[np.float64]:
         self.draws.append(draw.copy())
         return draw
 

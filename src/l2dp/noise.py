@@ -2,68 +2,149 @@
 
 `SystemNoise` reads the operating system's entropy for every draw. `InsecureNoise` repeats itself from a seed:
 it exists for tests and reproductions, and whatever is trained with it has the guarantee `none`.
+
+All laws are *ideal real-valued sampling*: float64 from 64-bit words. A boundary that releases sums therefore adds
+them to whole numbers and rounds (`rounded_sum`): the lattice of possible outputs is then the same whatever the
+data, which stops the attack on the low bits of floating-point noise (Mironov 2012).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 import numpy as np
 from numpy.typing import NDArray
 
 from l2dp.errors import BadInput
 
+Floats = NDArray[np.float64]
 
-class Noise(Protocol):
+LARGEST = 2.0**53
+"""Whole numbers up to here are exact in float64."""
+
+
+def _uniform(words: NDArray[np.uint64]) -> Floats:
+    """A uniform in (0, 1) from the upper 52 bits, centred in its cell, (k + ½)/2⁵²: never 0 or 1.
+
+    Logarithms are therefore finite. With a 53rd bit, k + ½ would not fit a float64 and would be rounded, at the end
+    to 1.
+    """
+    return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+
+def _check(scale: float) -> None:
+    if not (math.isfinite(scale) and scale > 0):
+        raise BadInput(f"the scale of privacy noise must be positive and finite, not {scale}")
+
+
+class Noise(ABC):
     """A source of privacy noise; `secure` says whether a guarantee may rest on it."""
 
     secure: bool
 
-    def laplace(self, scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]: ...
+    @abstractmethod
+    def words(self, count: int) -> NDArray[np.uint64]:
+        """Independent uniform 64-bit words."""
+
+    @abstractmethod
+    def fork(self, purpose: str) -> Noise:
+        """A source for one purpose, independent of those for other purposes.
+
+        A repeatable source repeats itself for the same purpose, however much was drawn before: so a run that
+        continues after a crash finds the noise that an uninterrupted one found.
+        """
+
+    def laplace(self, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Density ∝ exp(−|z|/scale): a sign bit, and an exponential from 52 of the others."""
+        _check(scale)
+        words = self.words(math.prod(shape))
+        sign = np.where(words & np.uint64(1), 1.0, -1.0)
+        return (sign * (-scale * np.log(_uniform(words)))).reshape(shape)
+
+    def gaussian(self, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Density ∝ exp(−z²/2·scale²), by Box and Muller; no draw exceeds 8.6 times the scale."""
+        _check(scale)
+        count = math.prod(shape)
+        pairs = (count + 1) // 2
+        uniform = _uniform(self.words(2 * pairs))
+        radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
+        angle = (2.0 * math.pi) * uniform[pairs:]
+        drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
+        drawn *= scale
+        return drawn.reshape(shape)
+
+    def k_norm(self, scale: float, rows: int, width: int) -> Floats:
+        """`rows` independent vectors with density ∝ exp(−‖z‖₂/scale): the K-norm mechanism of the Euclidean ball.
+
+        The direction is uniform; the length has the law Gamma(width), a sum of exponentials.
+        """
+        _check(scale)
+        direction = self.gaussian(1.0, (rows, width))
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        length = -np.log(_uniform(self.words(rows * width))).reshape(rows, width).sum(axis=1, keepdims=True)
+        return np.asarray(direction * (scale * length), dtype=np.float64)
+
+    def subset(self, size: int, rate: float) -> NDArray[np.int64]:
+        """Positions of a Poisson sample: each of `size` is in with probability `rate`, on its own.
+
+        The sample is secret, for amplification rests on that: it is noise like any other.
+        """
+        if not 0 < rate <= 1:
+            raise BadInput(f"a sampling rate must lie above 0 and at most 1, not {rate}")
+        if rate == 1:
+            return np.arange(size)
+        return np.flatnonzero(_uniform(self.words(size)) < rate)
 
 
-def _laplace(words: NDArray[np.uint64], scale: float) -> NDArray[np.float64]:
-    """Turns 64 random bits into one Laplace draw: a sign bit, and an exponential from 52 of the others.
-
-    The uniform is centred in its cell, (k + ½)/2⁵², so that it is never 0 or 1 and the logarithm is finite.
-    With a 53rd bit, k + ½ would not fit a float64 and would be rounded, at the end to 1.
-    """
-    if not (math.isfinite(scale) and scale > 0):
-        raise BadInput(f"the scale of privacy noise must be positive and finite, not {scale}")
-    sign = np.where(words & np.uint64(1), 1.0, -1.0)
-    uniform = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
-    return sign * (-scale * np.log(uniform))
-
-
-class SystemNoise:
-    """Privacy noise from the operating system's entropy, 64 fresh bits for every draw.
+def rounded_sum(exact: Floats, drawn: Floats) -> Floats:
+    """Whole numbers plus noise, rounded to whole numbers.
 
     Guarantee
     ---------
-    Draws are independent and unpredictable. Their law is Laplace under *ideal real-valued sampling*: values
-    are float64 through a logarithm, so the gaps between representable outputs are visible to an attacker
-    who sees a noisy value to the last bit (Mironov 2012). Use it only where the guarantee says so.
+    round(v + z) is a function of v + z, so it is as private as the sum itself; and for whole v it equals
+    v + round(z), whose possible values are all whole numbers, whatever v is. Refuses what float64 cannot hold.
+    """
+    noisy = np.rint(drawn)
+    noisy += exact
+    if not np.all(np.abs(noisy) < LARGEST):  # NaN compares false
+        raise BadInput("a noisy sum exceeds what float64 holds exactly; use fewer records a task or a larger epsilon")
+    return noisy
+
+
+class SystemNoise(Noise):
+    """Privacy noise from the operating system's entropy, fresh words for every draw.
+
+    Guarantee
+    ---------
+    Draws are independent and unpredictable. Their laws hold under *ideal real-valued sampling*: values are float64
+    through logarithms and cosines, so the gaps between representable outputs are visible to an attacker who sees a
+    noisy value to the last bit (Mironov 2012). Round it away (`rounded_sum`) or say so in the guarantee.
     """
 
     secure = True
 
-    def laplace(self, scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        count = int(np.prod(shape, dtype=np.int64))
-        words = np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
-        return _laplace(words, scale).reshape(shape)
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return np.frombuffer(os.urandom(8 * count), dtype=np.uint64)
+
+    def fork(self, purpose: str) -> SystemNoise:
+        return self
 
 
-class InsecureNoise:
+class InsecureNoise(Noise):
     """Repeatable noise for tests and reproductions. Protects nobody; runs under it state `none`."""
 
     secure = False
 
     def __init__(self, seed: int) -> None:
+        self._seed = seed
         self._bits = np.random.Philox(seed)
 
-    def laplace(self, scale: float, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        count = int(np.prod(shape, dtype=np.int64))
-        words = np.asarray(self._bits.random_raw(count), dtype=np.uint64)
-        return _laplace(words, scale).reshape(shape)
+    def words(self, count: int) -> NDArray[np.uint64]:
+        return np.asarray(self._bits.random_raw(count), dtype=np.uint64)
+
+    def fork(self, purpose: str) -> Noise:
+        digest = hashlib.blake2b(f"{self._seed} {purpose}".encode(), digest_size=16).digest()
+        return InsecureNoise(int.from_bytes(digest, "little"))

@@ -14,6 +14,7 @@ from l2dp.learners.finetune import Finetune
 from l2dp.learners.joint import Joint
 from l2dp.learners.l2dp_ml import L2dpMl
 from l2dp.learners.learner import Learner, Plan, Setting, State, Tick
+from l2dp.learners.private_replay import PrivateReplay
 
 __all__ = [
     "LEARNERS",
@@ -23,13 +24,14 @@ __all__ = [
     "L2dpMl",
     "Learner",
     "Plan",
+    "PrivateReplay",
     "Setting",
     "State",
     "Tick",
     "find",
 ]
 
-LEARNERS: dict[str, type[Learner]] = {cls.NAME: cls for cls in (Finetune, Agem, Joint, L2dpMl)}
+LEARNERS: dict[str, type[Learner]] = {cls.NAME: cls for cls in (Finetune, Agem, Joint, L2dpMl, PrivateReplay)}
 
 
 def find(name: str) -> type[Learner]:

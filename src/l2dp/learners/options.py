@@ -69,7 +69,7 @@ def configure(
     chosen |= {name: _convert(name, word, known[name]) for name, word in words.items()}
     if has_budget(cls):
         if epsilon is not None:
-            chosen["budget"] = Budget(epsilon, 0.0 if delta is None else delta)
+            chosen["budget"] = Budget(epsilon, getattr(cls, "DELTA", 0.0) if delta is None else delta)
         elif delta is not None:
             raise BadInput("--delta goes with --epsilon; give both")
     elif epsilon is not None or delta is not None:

@@ -195,7 +195,7 @@ def locate(name: str) -> Path:
     found, looked = _given(home)
     if found:
         return found
-    folder = _cache() / home.folder
+    folder = cache_folder() / home.folder
     try:
         if home.missing(folder):
             folder.mkdir(parents=True, exist_ok=True)
@@ -222,7 +222,7 @@ def present(name: str) -> Path | None:
     """The folder that holds the dataset `name`, if it is on this machine already."""
     home = HOMES[name]
     found, _ = _given(home)
-    folder = _cache() / home.folder
+    folder = cache_folder() / home.folder
     return found or (None if home.missing(folder) else folder)
 
 
@@ -244,7 +244,7 @@ def _given(home: Home) -> tuple[Path | None, str]:
     return (None, f"{folder} lacks {', '.join(missing)}") if missing else (folder, "")
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
     # A relative path must be ignored, says the XDG specification.
     asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
     try:

@@ -35,7 +35,7 @@ class Space:
 class Source:
     """Raw inputs and labels, held once. `x` is uint8 (then `low`, `high` map to −1, 1) or float in [−1, 1].
 
-    `name` says where it came from, for messages.
+    `name` says where it came from, for messages. `units` says whose a record is, where users are protected.
     """
 
     x: Tensor
@@ -43,10 +43,13 @@ class Source:
     name: str
     low: float = 0.0
     high: float = 255.0
+    units: Tensor | None = None
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):
             raise BadInput(f"{self.name}: {len(self.x)} inputs but {len(self.y)} labels; they must pair up")
+        if self.units is not None and len(self.units) != len(self.y):
+            raise BadInput(f"{self.name}: {len(self.y)} records but {len(self.units)} unit ids; they must pair up")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -74,6 +77,11 @@ class Records:
         """All labels of the view, in row order."""
         y = self.source.y if self.rows is None else self.source.y[self.rows]
         return y if self.relabel is None else self.relabel[y]
+
+    def units(self) -> Tensor | None:
+        """Whose each record is, in row order; None: nobody said."""
+        units = self.source.units
+        return units if units is None or self.rows is None else units[self.rows]
 
     def batch(self, index: Tensor | slice) -> tuple[Tensor, Tensor]:
         """Inputs and labels of the rows at `index`."""
@@ -133,9 +141,14 @@ class Task:
     classes: tuple[int, ...]
 
     @staticmethod
-    def from_tensors(name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor]) -> Task:
-        """A task from float inputs in [−1, 1] and integer labels."""
-        parts = [Records(Source(x, y.long(), f"task {name!r}")) for x, y in (train, test)]
+    def from_tensors(
+        name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], units: Tensor | None = None
+    ) -> Task:
+        """A task from float inputs in [−1, 1] and integer labels; `units` says whose each training record is."""
+        parts = [
+            Records(Source(x, y.long(), f"task {name!r}", units=whose))
+            for (x, y), whose in ((train, units), (test, None))
+        ]
         classes = tuple(sorted(set(torch.cat([p.labels() for p in parts]).tolist())))
         return Task(name, Sealed(parts[0]), parts[1], classes)
 
