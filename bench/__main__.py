@@ -12,11 +12,11 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from rich.console import Console
 
-from bench import avalanche, flat, steps
+from bench import avalanche, dpsgd, flat, steps
 from bench.timing import machine
 from l2dp.durable import make_folder, write_json
 
-SECTIONS = {"steps": steps.run, "avalanche": avalanche.run, "flat": flat.run}
+SECTIONS = {"steps": steps.run, "avalanche": avalanche.run, "flat": flat.run, "dpsgd": dpsgd.run}
 
 
 def _sections(text: str) -> list[str]:

@@ -32,6 +32,8 @@ class Remembered:
     declared_size: int
     head: Tensor | None = None
     """Weights of the task's own linear head, features x classes."""
+    spread: Tensor | None = None
+    """Main directions of the scatter within classes, each as long as its standard deviation; rows."""
 
     def sizes(self) -> Tensor:
         """The number of records in each class: the noisy count, held near an even share as far as it is uncertain."""
@@ -60,12 +62,13 @@ class Remembered:
             "counts": self.counts,
             "facts": torch.tensor([self.deviation, self.count_deviation, self.declared_size], dtype=torch.float64),
         }
-        return kept if self.head is None else {**kept, "head": self.head}
+        more = {"head": self.head, "spread": self.spread}
+        return kept | {name: tensor for name, tensor in more.items() if tensor is not None}
 
     @staticmethod
     def from_tensors(kept: dict[str, Tensor]) -> Remembered:
         deviation, count_deviation, size = kept["facts"].tolist()
-        head = kept.get("head")
+        head, spread = kept.get("head"), kept.get("spread")
         return Remembered(
             kept["classes"].clone(),
             kept["sums"].clone(),
@@ -74,7 +77,18 @@ class Remembered:
             count_deviation,
             int(size),
             None if head is None else head.clone(),
+            None if spread is None else spread.clone(),
         )
+
+
+def main_directions(matrix: Tensor, deviation: float, declared_size: int, most: int = 48) -> Tensor:
+    """Directions in which a noisy scatter matrix exceeds its own noise, at most `most`; other rows are zero."""
+    values, vectors = torch.linalg.eigh(matrix.to(torch.float64))
+    values, vectors = values[-most:], vectors[:, -most:]
+    noise = deviation * (2 * len(matrix)) ** 0.5  # where the eigenvalues of the noise end
+    lengths = torch.where(values > noise, values, 0.0).clamp_min(0).div(declared_size).sqrt()
+    directions: Tensor = (vectors * lengths).T.to(torch.float32).contiguous()
+    return directions
 
 
 class Metric:
@@ -134,6 +148,23 @@ class Memory:
             owners = torch.cat([torch.full((len(t.classes),), i) for i, t in enumerate(self.tasks)])
             self._index = directions.T.contiguous(), offsets, owners, torch.cat([t.classes for t in self.tasks])
         return self._index
+
+    def sample(self, task: int, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Features as the task might have had them, and the positions of their classes among the task's.
+
+        A Gaussian around each class mean: the main directions of the scatter as released, and the same everywhere
+        else, so that the length is 1 on average, as that of features is.
+        """
+        known, means = self.tasks[task], self.means[task]
+        own = torch.randint(len(known.classes), (count,), generator=generator)
+        rows = means[own]
+        left = (1 - means.square().sum(1)).clamp_min(0)
+        if known.spread is not None:
+            rows = rows + torch.randn(count, len(known.spread), generator=generator) @ known.spread
+            left = (left - known.spread.square().sum()).clamp_min(0)
+        rest = (left / self.width).sqrt()[own].unsqueeze(1)
+        rows = rows + torch.randn(count, self.width, generator=generator) * rest
+        return rows / rows.norm(dim=1, keepdim=True).clamp_min(TINY), own
 
     def nearest(self, features: Tensor, classes: int) -> tuple[Tensor, Tensor]:
         """For every row the task whose classes lie nearest, and the nearness of every label over all tasks.

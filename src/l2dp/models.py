@@ -133,14 +133,14 @@ def _image(space: Space, model: str) -> tuple[int, int, int]:
     raise BadInput(f"model {model} needs images or windows, not inputs of shape {space.shape}; try --model mlp")
 
 
-class _AsImage(nn.Conv2d):
+class AsImage(nn.Conv2d):
     """A convolution that also takes (channels, samples) windows, as one-channel images."""
 
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x.unsqueeze(1) if x.dim() == 3 else x)
 
 
-class _Flat(nn.Linear):
+class Flat(nn.Linear):
     """A dense layer on inputs of any shape."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -162,7 +162,7 @@ def _conv_net(
         if height < 1 or width < 1:
             raise BadInput(f"model {name} is too deep for inputs of shape {space.shape}; try --model mlp")
         first = inputs == channels and not layers
-        conv = (_AsImage if first else nn.Conv2d)(inputs, outputs, kernel, 2, padding, bias=not first)
+        conv = (AsImage if first else nn.Conv2d)(inputs, outputs, kernel, 2, padding, bias=not first)
         layers += [conv, _hidden(norm, bounded and first, outputs, height * width)]
     encoder, hidden, *rest = layers
     classifier = nn.Sequential(
@@ -199,7 +199,7 @@ def _resnet(space: Space, norm: Normalisation, bounded: bool) -> Network:
     channels, height, width = _image(space, "cifar-resnet")
     if min(height, width) < 8:
         raise BadInput(f"model cifar-resnet needs images of at least 8x8, not {space.shape}; try --model mlp")
-    encoder = _AsImage(channels, 64, 4, 2, 1, bias=False)
+    encoder = AsImage(channels, 64, 4, 2, 1, bias=False)
     height, width = _conv_size(height, 4, 1), _conv_size(width, 4, 1)
     hidden = _hidden(norm, bounded, 64, height * width)
     blocks: list[nn.Module] = []
@@ -229,7 +229,7 @@ def _mlp(space: Space, widths: list[int], norm: Normalisation, bounded: bool) ->
         layers += [nn.Linear(inputs, outputs), _hidden(norm, bounded and last, outputs)]
         inputs = outputs
     layers.append(nn.Linear(inputs, space.classes, bias=not bounded))
-    encoder = _Flat(math.prod(space.shape), first, bias=False)
+    encoder = Flat(math.prod(space.shape), first, bias=False)
     return Network(encoder, nn.Sequential(*layers), _hidden(norm, bounded, first))
 
 

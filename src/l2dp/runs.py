@@ -371,6 +371,9 @@ class _Run:
     progress: Progress
     folder: Path | None
 
+    def _effort(self, index: int) -> tuple[int, int]:
+        return self.learner.effort(self.stream[index], self.plans[index])
+
     def finish(self) -> Result:
         learner, stream = self.learner, self.stream
         self.started = time.perf_counter()
@@ -379,7 +382,7 @@ class _Run:
         self.done, self.seconds, self.training, self.examples = 0, 0.0, 0.0, 0
         self._continue()
         has_secrets = type(learner).released_scores is not Learner.released_scores
-        self.progress.start(len(stream), sum(plan.steps for plan in self.plans[self.done :]))
+        self.progress.start(len(stream), sum(self._effort(index)[0] for index in range(self.done, len(stream))))
         try:
             for index in range(self.done, len(stream)):
                 self._learn(index, stream[index])
@@ -421,11 +424,11 @@ class _Run:
 
     def _learn(self, index: int, task: Task) -> None:
         plan = self.plans[index]
-        self.progress.task(index, task.name, plan.steps)
+        self.progress.task(index, task.name, self._effort(index)[0])
         clock = time.perf_counter()
         self.learner.learn(task, plan, self.progress.tick)
         self.training += time.perf_counter() - clock
-        self.examples += plan.steps * plan.batch_size
+        self.examples += self._effort(index)[1]
 
     def _continue(self) -> None:
         """Takes up the last saved state, or saves the first one."""

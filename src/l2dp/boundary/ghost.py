@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l2dp.errors import BadInput
+from l2dp.models import AsImage, Flat
 
 AT_ONCE = 32
 """Examples whose unfolded inputs are held together: they should fit the processor's cache."""
@@ -53,17 +54,16 @@ def clipped_sum(
     # Gradients at the outputs only: the weights' own gradients, unclipped, are never computed.
     slopes = dict(zip(used, torch.autograd.grad(losses.sum(), [outputs[layer] for layer in used]), strict=True))
     with torch.no_grad():
-        squares = torch.zeros(len(x), device=x.device)
-        for layer in used:
-            squares += _RULES[type(layer)][0](layer, inputs[layer], slopes[layer])
-        factors = (clip / squares.sqrt().clamp_min(1e-30)).clamp(max=1.0)
-        factors = torch.where(squares.isfinite(), factors, 0.0)
+        rules = {layer: _RULES[type(layer)](layer, inputs[layer], slopes[layer]) for layer in used}
+        squares = torch.stack([rule.squares() for rule in rules.values()]).sum(0)
+        sound = squares.isfinite()
+        factors = torch.where(sound, (clip / squares.sqrt().clamp_min(1e-30)).clamp(max=1.0), 0.0)
+        if not bool(sound.all()):  # zero times infinity is not zero: such an example has to go altogether
+            for rule in rules.values():
+                rule.drop(~sound)
         made: dict[Tensor, Tensor] = {}
-        for layer in used:
-            slope = torch.where(
-                squares.isfinite().view(-1, *[1] * (slopes[layer].dim() - 1)), slopes[layer], 0.0
-            ) * factors.view(-1, *[1] * (slopes[layer].dim() - 1))
-            made |= _RULES[type(layer)][1](layer, inputs[layer], slope)
+        for rule in rules.values():
+            made |= rule.total(factors)
         return [made[p] if p in made else torch.zeros_like(p) for p in network.parameters() if p.requires_grad]
 
 
@@ -81,78 +81,105 @@ def _layers(network: nn.Module) -> list[nn.Module]:
     return found
 
 
-# --- dense layers -----------------------------------------------------------------------------------------
+class _Rule:
+    """What a layer adds to the squared norm of every example's gradient, and to the sum of rescaled gradients."""
+
+    def __init__(self, layer: Any, taken: Tensor, slope: Tensor) -> None:
+        self.layer, self.taken, self.slope = layer, taken, slope
+
+    def squares(self) -> Tensor:
+        raise NotImplementedError
+
+    def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
+        raise NotImplementedError
+
+    def drop(self, examples: Tensor) -> None:
+        """Takes examples out of the sums."""
+        for part in (self.taken, self.slope):
+            part[examples] = 0.0
 
 
-def _dense_norm(layer: nn.Linear, taken: Tensor, slope: Tensor) -> Tensor:
-    if taken.dim() != 2:
-        raise BadInput("a dense layer on more than one row an example is not supported; flatten its input")
-    reach = taken.square().sum(1)
-    if layer.bias is not None:
-        reach += 1
-    return reach * slope.square().sum(1)
+class _Dense(_Rule):
+    def __init__(self, layer: nn.Linear, taken: Tensor, slope: Tensor) -> None:
+        if slope.dim() != 2:
+            raise BadInput("a dense layer on more than one row an example is not supported; flatten its input")
+        super().__init__(layer, taken.flatten(1), slope)
+
+    def squares(self) -> Tensor:
+        reach = self.taken.square().sum(1)
+        if self.layer.bias is not None:
+            reach += 1
+        return reach * self.slope.square().sum(1)
+
+    def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
+        slope = self.slope * factors.unsqueeze(1)
+        made = {self.layer.weight: slope.T @ self.taken}
+        return made if self.layer.bias is None else {**made, self.layer.bias: slope.sum(0)}
 
 
-def _dense_sum(layer: nn.Linear, taken: Tensor, slope: Tensor) -> dict[Tensor, Tensor]:
-    made: dict[Tensor, Tensor] = {layer.weight: slope.T @ taken}
-    if layer.bias is not None:
-        made[layer.bias] = slope.sum(0)
-    return made
+class _Convolution(_Rule):
+    def __init__(self, layer: nn.Conv2d, taken: Tensor, slope: Tensor) -> None:
+        if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            raise BadInput("clipping supports convolutions without groups, with numeric zero padding")
+        # Windows of channels x samples are images of one channel, as `models.AsImage` sees them.
+        super().__init__(layer, taken.unsqueeze(1) if taken.dim() == 3 else taken, slope)
+
+    def squares(self) -> Tensor:
+        """‖Σ_p g_p·a_pᵀ‖² over the places p, by whichever way takes fewer products."""
+        layer = self.layer
+        reach = self.taken.shape[1] * layer.kernel_size[0] * layer.kernel_size[1]
+        slope = self.slope.flatten(2)
+        by_places = slope.shape[2] * (reach + layer.out_channels) < reach * layer.out_channels
+        found = []
+        for some, g in zip(self.taken.split(AT_ONCE), slope.split(AT_ONCE), strict=True):
+            a = self._patches(some)
+            if by_places:
+                found.append((torch.bmm(a, a.mT) * torch.bmm(g.mT, g)).sum((1, 2)))
+            else:
+                found.append(torch.bmm(g, a).square().sum((1, 2)))
+        total = torch.cat(found)
+        return total if layer.bias is None else total + slope.sum(2).square().sum(1)
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """The inputs under the kernel at every place: examples x places x (channels x kernel)."""
+        layer = self.layer
+        (tall, wide), (down, right) = layer.kernel_size, layer.dilation
+        images = F.pad(images, (layer.padding[1], layer.padding[1], layer.padding[0], layer.padding[0]))
+        views = images.unfold(2, down * (tall - 1) + 1, layer.stride[0]).unfold(
+            3, right * (wide - 1) + 1, layer.stride[1]
+        )
+        views = views[..., ::down, ::right].permute(0, 2, 3, 1, 4, 5)
+        return views.reshape(len(images), views.shape[1] * views.shape[2], -1)
+
+    def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
+        layer = self.layer
+        _, weight, bias = torch.ops.aten.convolution_backward(
+            self.slope * factors.view(-1, 1, 1, 1), self.taken, layer.weight, [layer.out_channels], layer.stride,
+            layer.padding, layer.dilation, False, [0, 0], layer.groups, [False, True, layer.bias is not None],
+        )  # fmt: skip
+        return {layer.weight: weight} if layer.bias is None else {layer.weight: weight, layer.bias: bias}
 
 
-# --- convolutions -----------------------------------------------------------------------------------------
+class _Group(_Rule):
+    """Group normalisation: an example's own gradients of scale and shift are small enough to hold."""
+
+    def __init__(self, layer: nn.GroupNorm, taken: Tensor, slope: Tensor) -> None:
+        super().__init__(layer, taken, slope)
+        even = F.group_norm(taken, layer.num_groups, eps=layer.eps)
+        channels = (*slope.shape[:2], -1)
+        self.taken, self.slope = (slope * even).reshape(channels).sum(2), slope.reshape(channels).sum(2)
+
+    def squares(self) -> Tensor:
+        return self.taken.square().sum(1) + self.slope.square().sum(1)
+
+    def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
+        return {self.layer.weight: factors @ self.taken, self.layer.bias: factors @ self.slope}
 
 
-def _conv_norm(layer: nn.Conv2d, taken: Tensor, slope: Tensor) -> Tensor:
-    """‖Σ_p g_p·a_pᵀ‖² over the places p, by whichever way takes fewer products."""
-    if layer.groups != 1 or layer.padding_mode != "zeros" or isinstance(layer.padding, str):
-        raise BadInput("clipping supports convolutions without groups, with numeric zero padding")
-    reach = taken.shape[1] * layer.kernel_size[0] * layer.kernel_size[1]
-    out, places = layer.out_channels, slope.shape[2] * slope.shape[3]
-    by_places = places * (reach + out) < reach * out
-    squares = []
-    for some, g in zip(taken.split(AT_ONCE), slope.flatten(2).split(AT_ONCE), strict=True):
-        a = F.unfold(some, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-        if by_places:
-            squares.append((torch.bmm(a.mT, a) * torch.bmm(g.mT, g)).sum((1, 2)))
-        else:
-            squares.append(torch.bmm(g, a.mT).square().sum((1, 2)))
-    total = torch.cat(squares)
-    return total if layer.bias is None else total + slope.sum((2, 3)).square().sum(1)
-
-
-def _conv_sum(layer: nn.Conv2d, taken: Tensor, slope: Tensor) -> dict[Tensor, Tensor]:
-    _, weight, bias = torch.ops.aten.convolution_backward(
-        slope, taken, layer.weight, [layer.out_channels], layer.stride, layer.padding, layer.dilation,
-        False, [0, 0], layer.groups, [False, True, layer.bias is not None],
-    )  # fmt: skip
-    made: dict[Tensor, Tensor] = {layer.weight: weight}
-    if layer.bias is not None:
-        made[layer.bias] = bias
-    return made
-
-
-# --- group normalisation ----------------------------------------------------------------------------------
-
-
-def _group_parts(layer: nn.GroupNorm, taken: Tensor, slope: Tensor) -> tuple[Tensor, Tensor]:
-    """An example's gradients of scale and shift: small enough to hold."""
-    even = F.group_norm(taken, layer.num_groups, eps=layer.eps)
-    return (slope * even).flatten(2).sum(2), slope.flatten(2).sum(2)
-
-
-def _group_norm(layer: nn.GroupNorm, taken: Tensor, slope: Tensor) -> Tensor:
-    scale, shift = _group_parts(layer, taken, slope)
-    return scale.square().sum(1) + shift.square().sum(1)
-
-
-def _group_sum(layer: nn.GroupNorm, taken: Tensor, slope: Tensor) -> dict[Tensor, Tensor]:
-    scale, shift = _group_parts(layer, taken, slope)
-    return {layer.weight: scale.sum(0), layer.bias: shift.sum(0)}
-
-
-_RULES: dict[type[nn.Module], tuple[Callable[..., Tensor], Callable[..., dict[Tensor, Tensor]]]] = {
-    nn.Linear: (_dense_norm, _dense_sum),
-    nn.Conv2d: (_conv_norm, _conv_sum),
-    nn.GroupNorm: (_group_norm, _group_sum),
+_RULES: dict[type[nn.Module], type[_Rule]] = {
+    nn.Linear: _Dense,
+    Flat: _Dense,
+    nn.Conv2d: _Convolution,
+    AsImage: _Convolution,
+    nn.GroupNorm: _Group,
 }

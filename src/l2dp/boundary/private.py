@@ -5,6 +5,7 @@ This is the boundary of `private-replay`. It holds the accounting and the noise;
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -33,7 +34,8 @@ class Releases:
     residual_clip: float = 0.5
     """The norm to which a feature's distance from its class centre is cut in the scatter."""
     gradient_clip: float = 1.0
-    sampling_rate: float = 0.25
+    sample_size: int = 6000
+    """Units that one noisy gradient is expected to sample; a task declared smaller is sampled whole."""
     steps: int = 60
 
 
@@ -65,12 +67,18 @@ class PrivateTasks:
         self._space, self._releases, self._noise, self._device = space, releases, noise, device
         self._entry = Entry(space, protection, seed)
         self.protection = protection
-        self.multipliers = (
-            Multipliers(1 / cost.epsilon, None, None, cost)
-            if self._pure
-            else calibrate(cost, shares, releases.sampling_rate, releases.steps)
-        )
+        self._shares = shares
         self._signal = signal(cost)
+        self._latest = self.noise_for(releases.sample_size)
+
+    def noise_for(self, declared_size: int) -> tuple[Multipliers, float]:
+        """The noise multipliers and the sampling rate for a task of a declared size. Public."""
+        cost, releases = self.protection.cost, self._releases
+        if self._pure:
+            return Multipliers(1 / cost.epsilon, None, None, cost), 1.0
+        units = max(1, declared_size // self.protection.rows_per_unit)
+        rate = min(1.0, math.ceil(1000 * releases.sample_size / units) / 1000)
+        return calibrate(cost, self._shares, rate, releases.steps), rate
 
     @property
     def guarantee(self) -> Guarantee:
@@ -82,21 +90,22 @@ class PrivateTasks:
     def open(self, task: Task, index: int) -> Session:
         """Checks and charges a task, once. `index` is its place in the lifetime."""
         label_mask(task, self._space)
+        planned = self.noise_for(task.train.declared_size)
         opened = self._entry.open(task)
-        noise = self._noise.fork(f"task {index}")
-        return Session(self, opened, task.classes, noise)
+        self._latest = planned
+        return Session(self, opened, task.classes, self._noise.fork(f"task {index}"), *planned)
 
     def recharge(self, task: Task) -> None:
         """Books a task that a saved state has learned."""
         self._entry.recharge(task)
 
     def description(self) -> dict[str, object]:
-        """The arithmetic behind the guarantee, for the result."""
-        found = self.multipliers
+        """The arithmetic behind the guarantee for the latest task, for the result."""
+        found, rate = self._latest
         return {
             "mechanism": "K-norm class sums" if self._pure else "Gaussian class sums, scatter and sampled gradients",
             "noise_multipliers": {"sums": found.sums, "scatter": found.scatter, "head": found.head},
-            "sampling_rate": self._releases.sampling_rate if found.head is not None else None,
+            "sampling_rate": rate if found.head is not None else None,
             "steps": self._releases.steps if found.head is not None else None,
             "epsilon_of_one_task": found.spent.epsilon,
             "delta_of_one_task": found.spent.delta,
@@ -107,8 +116,17 @@ class PrivateTasks:
 class Session:
     """The releases of one opened task; each at most once."""
 
-    def __init__(self, owner: PrivateTasks, opened: Opened, classes: tuple[int, ...], noise: Noise) -> None:
+    def __init__(
+        self,
+        owner: PrivateTasks,
+        opened: Opened,
+        classes: tuple[int, ...],
+        noise: Noise,
+        multipliers: Multipliers,
+        rate: float,
+    ) -> None:
         self._owner, self._opened, self._noise = owner, opened, noise
+        self._multipliers, self._rate = multipliers, rate
         self._used: set[str] = set()
         self.classes = classes
         self.declared_size = opened.declared_size
@@ -137,7 +155,7 @@ class Session:
             width,
             self._positions(),
             owner._releases.count_weight,
-            self._once("class sums", owner.multipliers.sums),
+            self._once("class sums", self._multipliers.sums),
             owner._pure,
             owner.protection.rows_per_unit,
             self._noise,
@@ -153,7 +171,7 @@ class Session:
             centres,
             self._positions(),
             owner._releases.residual_clip,
-            self._once("scatter", owner.multipliers.scatter),
+            self._once("scatter", self._multipliers.scatter),
             owner.protection.rows_per_unit,
             self._noise,
             owner._device,
@@ -167,8 +185,8 @@ class Session:
             features,
             self.classes,
             owner._releases.gradient_clip,
-            self._once("head", owner.multipliers.head),
-            owner._releases.sampling_rate,
+            self._once("head", self._multipliers.head),
+            self._rate,
             owner._releases.steps,
             owner.protection.rows_per_unit,
             self._noise,

@@ -72,6 +72,10 @@ class Learner(ABC):
     def learn(self, task: Task, plan: Plan, tick: Tick = lambda: None) -> None:
         """Learns one more task; calls `tick` after every step."""
 
+    def effort(self, task: Task, plan: Plan) -> tuple[int, int]:
+        """How many times `learn` will tick for a task, and how many examples it will have learned from."""
+        return plan.steps, plan.steps * plan.batch_size
+
     @abstractmethod
     def scores(self, x: Tensor) -> Tensor:
         """Class scores, the way the method is tested."""

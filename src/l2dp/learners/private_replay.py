@@ -21,11 +21,13 @@ from l2dp.errors import BadInput
 from l2dp.features import Encoder, Projected, RandomLift, build
 from l2dp.features.maps import unit
 from l2dp.learners.learner import Learner, Plan, Setting, State, Tick
-from l2dp.memory import Memory, Metric, Remembered
+from l2dp.learners.student import Course, Student
+from l2dp.memory import Memory, Metric, Remembered, main_directions
 from l2dp.streams.records import Task
 
-LIFT_FROM = 1000.0
+LIFT_FROM = 2000.0
 """Signal over noise of a task from which random features pay: below, their many weights are mostly noise."""
+SHARES = {"experts": (0.0, 0.9), "fixed": (0.3, 0.6)}
 FAR = 1000.0
 """Log-probability by which labels of other tasks than the one found stay behind."""
 
@@ -43,9 +45,14 @@ class PrivateReplay(Learner):
     """The fixed public feature map; see `l2dp.features`."""
     project: int | None = None
     """Dimensions of a random projection of the features; None: all of them."""
-    scatter_share: float = 0.0
-    """Parts of a task's budget: the class sums get what scatter and head leave. With δ = 0 they get all."""
-    head_share: float = 0.9
+    head: Literal["experts", "fixed"] = "experts"
+    """One small head a task with routing between them, or one network whose size never grows."""
+    scatter_share: float | None = None
+    """Parts of a task's budget: the class sums get what scatter and head leave. With δ = 0 they get all.
+
+    None: 0 and 0.9 for experts, which need the sums only to find the task; 0.3 and 0.6 for a network of fixed
+    size, which also needs samples that look like the task."""
+    head_share: float | None = None
     count_weight: float = 0.3
     residual_clip: float = 0.5
     ridge: float = 0.25
@@ -53,11 +60,21 @@ class PrivateReplay(Learner):
     lift: int | None = 2000
     """Random features of a head, where the task is large enough for its budget; None: never."""
     steps: int = 50
-    sampling_rate: float = 0.1
+    sample_size: int = 6000
+    """Records that one noisy gradient is expected to sample; a task declared smaller is sampled whole."""
     gradient_clip: float = 0.5
     momentum: float = 0.8
-    rate: float = 0.36
-    """The learning rate of a head is this times the root of the task's signal over noise."""
+    rate: float = 0.3
+    """The learning rate of a head is this times √s, with s the task's signal over noise: the less noise, the faster.
+    Twice that for random features, which vary less."""
+    width: int = 512
+    """Of the two hidden layers of a network of fixed size."""
+    replay_steps: int = 300
+    """Of the network of fixed size, after every task, on samples of all tasks."""
+    replay_batch: int = 500
+    replay_lr: float = 1e-3
+    projection: Literal["none", "conflict", "always"] = "none"
+    """Whether a step of the network of fixed size is projected as in A-GEM."""
     protects: Unit = "record"
     per_user: int = 1
     per_task_epsilon: float | None = None
@@ -67,7 +84,15 @@ class PrivateReplay(Learner):
     def begin(self, setting: Setting) -> None:
         self.setting = setting
         pure = self.budget.delta == 0
-        scatter, head = (0.0, 0.0) if pure else (self.scatter_share, self.head_share)
+        usual = SHARES[self.head]
+        scatter, head = (
+            (0.0, 0.0)
+            if pure
+            else tuple(
+                rule if asked is None else asked
+                for rule, asked in zip(usual, (self.scatter_share, self.head_share), strict=True)
+            )
+        )
         per_task = None
         if self.per_task_epsilon is not None:
             part = self.per_task_epsilon / self.budget.epsilon
@@ -85,7 +110,7 @@ class PrivateReplay(Learner):
                 self.count_weight,
                 self.residual_clip,
                 self.gradient_clip,
-                self.sampling_rate,
+                self.sample_size,
                 self.steps,
             ),
             setting.seed,
@@ -93,7 +118,18 @@ class PrivateReplay(Learner):
             setting.device,
         )
         self._has_head, self._has_scatter = head > 0, scatter > 0
-        self.memory = Memory(self.encoder.width, Metric(self.encoder.width, self.ridge) if self._has_scatter else None)
+        pooled = self._has_scatter and self.head == "experts"
+        self.memory = Memory(self.encoder.width, Metric(self.encoder.width, self.ridge) if pooled else None)
+        self.student: Student | None = None
+        if self.head == "fixed":
+            course = Course(
+                self.width,
+                self.replay_steps,
+                self.replay_batch,
+                self.replay_lr,
+                None if self.projection == "none" else self.projection,
+            )
+            self.student = Student(self.encoder.width, setting.space.classes, course, setting.seed, setting.device)
         self._lift: RandomLift | None = None
 
     def learn(self, task: Task, plan: Plan, tick: Tick = lambda: None) -> None:
@@ -107,14 +143,23 @@ class PrivateReplay(Learner):
             released.count_deviation,
             session.declared_size,
         )
-        if self.memory.metric is not None:
+        if self._has_scatter:
             scatter = session.scatter(self.encoder, known.means())
-            self.memory.metric.add(scatter.matrix, scatter.deviation, session.declared_size)
+            if self.memory.metric is not None:
+                self.memory.metric.add(scatter.matrix, scatter.deviation, session.declared_size)
+            else:
+                spread = main_directions(scatter.matrix, scatter.deviation, session.declared_size)
+                known = replace(known, spread=spread)
         if self._has_head:
             known = replace(known, head=self._fit(session, known.centre(), tick))
         self.memory.add(known)
-        for _ in range(plan.steps - (self.steps if self._has_head else 0)):
-            tick()
+        if self.student is not None:
+            self.student.train(self.memory, self._teach, tick)
+
+    def effort(self, task: Task, plan: Plan) -> tuple[int, int]:
+        """Steps of its own, whatever the schedule says; every record is learned from once."""
+        steps = (self.steps if self._has_head else 0) + (self.replay_steps if self.student is not None else 0)
+        return steps, task.train.declared_size
 
     def _head_features(self, features: Tensor, centre: Tensor, lifted: bool) -> Tensor:
         """Features around their task's centre at norm 1, lifted to random ones if asked for."""
@@ -132,7 +177,7 @@ class PrivateReplay(Learner):
         width = self.lift if lifted and self.lift is not None else self.encoder.width
         weight = torch.zeros(width, len(session.classes), device=self.setting.device)
         speed, total = torch.zeros_like(weight), torch.zeros_like(weight)
-        step = self.rate * math.sqrt(session.strength)
+        step = self.rate * math.sqrt(session.strength) * (2 if lifted else 1)
         for index in range(self.steps):
             speed = self.momentum * speed + gradient(weight)
             weight = weight - step * speed
@@ -142,9 +187,25 @@ class PrivateReplay(Learner):
         return (total / (self.steps - self.steps // 2)).cpu()
 
     @torch.no_grad()
+    def _teach(self, task: int, features: Tensor, own: Tensor) -> Tensor:
+        """The probabilities of all labels for samples of a task: its own head's, or the class they were drawn from."""
+        known = self.memory.tasks[task]
+        taught = torch.zeros(len(features), self.setting.space.classes, device=features.device)
+        if known.head is None:
+            inside = torch.nn.functional.one_hot(own, len(known.classes)).to(taught)
+        else:
+            lifted = len(known.head) != self.encoder.width
+            rows = self._head_features(features, self.memory.centres[task], lifted)
+            inside = torch.softmax(rows @ known.head.to(rows.device), dim=1)
+        taught[:, known.classes.to(features.device)] = inside.to(features.device)
+        return taught
+
+    @torch.no_grad()
     def scores(self, x: Tensor) -> Tensor:
         """Scores of all labels: the head of the task found, and far below them the nearness of each label's sums."""
         features = self.encoder(x)
+        if self.student is not None:
+            return self.student.scores(features)
         owners, near = self.memory.nearest(features, self.setting.space.classes)
         if not self._has_head:
             return near
@@ -169,6 +230,8 @@ class PrivateReplay(Learner):
     # --- state ----------------------------------------------------------------------------------------
 
     def release(self) -> dict[str, Tensor]:
+        if self.student is not None:
+            return self.student.tensors()
         kept = {
             f"task-{index}.{name}": tensor.clone()
             for index, task in enumerate(self.memory.tasks)
@@ -178,6 +241,10 @@ class PrivateReplay(Learner):
         return kept if metric is None or metric.total == 0 else {**kept, "precision": metric.precision().clone()}
 
     def state(self) -> State:
+        if self.student is not None:
+            tensors = {f"student.{name}": tensor for name, tensor in self.student.tensors().items()}
+            tensors["generator"] = self.student.generator.get_state()
+            return State(tensors, {"tasks": len(self.memory.tasks)})
         metric = self.memory.metric
         if metric is None:
             return State({}, {"tasks": len(self.memory.tasks)})
@@ -194,6 +261,9 @@ class PrivateReplay(Learner):
             self.memory.add(Remembered.from_tensors(kept))
         for task in past:
             self.boundary.recharge(task)
+        if self.student is not None:
+            saved = {name.removeprefix("student."): t for name, t in state.tensors.items() if name != "generator"}
+            self.student.restore(saved, state.tensors["generator"])
         metric = self.memory.metric
         if metric is not None:
             metric.scatter = state.tensors["scatter"].clone()
