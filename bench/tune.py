@@ -39,18 +39,19 @@ def validation(name: str) -> Dataset:
 
 def search(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     cls = learners.find(arguments.learner)
-    defaults = benchmarks.find(f"{arguments.kind}-{arguments.dataset}").for_learner(cls.NAME)
+    benchmark = benchmarks.find(f"{arguments.kind}-{arguments.dataset}")
+    defaults = benchmark.for_learner(cls.NAME)
     grid = [choice.partition("=") for choice in arguments.choices]
     found: list[dict[str, Any]] = []
     for values in itertools.product(*(words.split(",") for _, _, words in grid)):
         words = dict(zip((name for name, _, _ in grid), values, strict=True))
         batch_size = int(words.pop("batch_size", defaults["batch_size"]))
-        learner = configure(cls, defaults, words, arguments.epsilon)
-        data = validation(arguments.dataset)
+        learner = configure(cls, defaults, words, arguments.epsilon, arguments.delta)
+        data = [validation(name) for name in benchmark.datasets]
         if arguments.kind == "permuted":
-            stream = permuted(data, arguments.tasks, arguments.seed, arguments.per_task)
+            stream = permuted(data[0], arguments.tasks, arguments.seed, arguments.per_task, arguments.disjoint)
         else:
-            stream = split(data, tasks=arguments.tasks, per_task=arguments.per_task, protocol=arguments.protocol)
+            stream = split(*data, tasks=arguments.tasks, per_task=arguments.per_task, protocol=arguments.protocol)
         started = time.perf_counter()
         result = l2dp.run(
             stream,
@@ -77,6 +78,8 @@ def main() -> None:
     parser.add_argument("dataset")
     parser.add_argument("--learner", required=True)
     parser.add_argument("--epsilon", type=float)
+    parser.add_argument("--delta", type=float)
+    parser.add_argument("--disjoint", action="store_true")
     parser.add_argument("--tasks", type=int, default=6)
     parser.add_argument("--per-task", type=int)
     parser.add_argument("--protocol", default="class")

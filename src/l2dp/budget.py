@@ -70,6 +70,20 @@ class Guarantee:
             source_delta=min(1.0, self.delta * overlap),
         )
 
+    def about_the_source(self) -> str | None:
+        """What the guarantee means for a source record that appears in several tasks; None: in one only.
+
+        >>> Guarantee("proved", 0.5, 1e-5).over(20).about_the_source()
+        'each source record appears in 20 tasks: ε=10, δ=0.0002 proved for the source'
+        """
+        if self.source_overlap == 1:
+            return None
+        shown = f"each source record appears in {self.source_overlap} tasks"
+        if self.source_epsilon is None or self.source_delta is None:
+            return shown
+        whole = replace(self, epsilon=self.source_epsilon, delta=self.source_delta)
+        return f"{shown}: {whole} for the source"
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
