@@ -19,10 +19,12 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from l2dp.accounting import signal
 from l2dp.budget import Budget, Guarantee, Unit
 from l2dp.errors import BadInput
 from l2dp.features import build
 from l2dp.learners import PrivateReplay
+from l2dp.learners.private_replay import LIFT_FROM
 from l2dp.runs import Result, Schedule, check_seed, run
 from l2dp.streams.dataset import Dataset
 from l2dp.streams.records import Records, Sealed, Space, Stream, Task
@@ -37,14 +39,16 @@ SPREAD = 3.0
 SHARE = 0.9
 """The part of the accuracy without noise from which a task or a budget makes sense."""
 TEST_RECORDS = 1000
-ALMOST_NO_NOISE = (Budget(64.0, PrivateReplay.DELTA), Budget(1e6))
-"""Class sums and head at a large ε, and class sums alone without any noise to speak of: the better one counts."""
+ALMOST_NO_NOISE = (Budget(1e6), Budget(64.0, PrivateReplay.DELTA))
+"""Class sums alone without any noise to speak of, and class sums and head at a large ε: the better one counts."""
 LARGEST_EPSILON = 100.0
 LARGEST_DELTA = 0.01
 MOST_CLASSES, MOST_FEATURES = 1000, 20_000
-WORK = 40e6
-"""Numbers that one simulated run may touch: a few seconds of one core."""
-LIFTED = 2000
+WIDEST = PrivateReplay.lift or 0
+LARGEST_TASK = 40_000_000
+"""Numbers in the features of a simulated task; larger ones are simulated smaller."""
+SECONDS = 1.5
+"""For the repetitions of one measurement, on one core and roughly; at least some are made however long they take."""
 LOWEST_POWER = -20
 
 
@@ -124,7 +128,7 @@ class Population:
     @staticmethod
     def make(classes: int, features: int, seed: int) -> Population:
         generator = torch.Generator().manual_seed(seed)
-        directions = min(features, max(DIRECTIONS, classes))
+        directions = _directions(classes, features)
         means = torch.randn(classes, directions, generator=generator)
         basis = torch.linalg.qr(torch.randn(features, directions, generator=generator)).Q
         return Population(means, basis, _separation(means, NEAREST_MEAN, generator), seed)
@@ -152,6 +156,10 @@ class Population:
         y = (torch.arange(count) + int(torch.randint(classes, (1,), generator=generator))) % classes
         z = torch.randn(count, directions, generator=generator)
         return (self.centres[y] + z @ self.basis.T / self.scale).clamp_(-1, 1), y
+
+
+def _directions(classes: int, features: int) -> int:
+    return min(features, max(DIRECTIONS, classes))
 
 
 def _separation(means: Tensor, accuracy: float, generator: torch.Generator, count: int = 10_000) -> float:
@@ -246,7 +254,7 @@ class Advice:
     """The size that was simulated, for which the smallest ε is."""
     records: int | None
     most_records: int
-    """The largest task that was tried."""
+    """Where the search ends."""
     epsilon: Guarantee | None
     most_epsilon: Guarantee
 
@@ -255,10 +263,10 @@ class Advice:
             "share_of_almost_no_noise": SHARE,
             "target_accuracy": self.target,
             "smallest_records": self.records,
-            "largest_records_tried": self.most_records,
+            "records_searched_up_to": self.most_records,
             "smallest_epsilon_at_records": self.at_records,
             "smallest_epsilon": None if self.epsilon is None else self.epsilon.to_json(),
-            "largest_epsilon_tried": self.most_epsilon.to_json(),
+            "epsilon_searched_up_to": self.most_epsilon.to_json(),
             "is": "an estimate on synthetic data, not a guarantee",
         }
 
@@ -299,25 +307,13 @@ class Outlook:
 def plan(question: Question) -> Outlook:
     """Simulates the task that is asked about; see `show` and `Outlook.to_json` for what comes of it."""
     planner = _Planner(question)
-    asked, learner, facts = planner.asked()
+    asked, learner = planner.asked()
     ceiling = planner.ceiling()
-    lines = _noise(question, learner, facts, planner.populations[0])
-    notes = [
-        f"synthetic: {question.classes} Gaussian classes, even in size, which vary in "
-        f"{planner.populations[0].basis.shape[1]} directions and lie so far apart that the nearest true mean is right "
-        f"for {NEAREST_MEAN:.0%}; each repetition has its own data and noise"
-    ]
-    if question.budget.delta * question.records >= 1:
-        notes.append(
-            f"δ={question.budget.delta:g} is not below 1/records: so large a δ would allow a record to be published"
-        )
-    if planner.size < question.records:
-        notes.append(
-            f"simulated with {planner.size:,} of {question.records:,} records to save time: expect at least this"
-        )
+    lines = _noise(question, learner, planner.populations[0])
+    notes = _notes(question, planner.size)
     expected = [ceiling, asked]
     if (question.features, question.classes) == (64, 10):
-        digits, note = _digits(question, planner.repetitions(planner.size))
+        digits, note = _digits(question, len(planner.populations))
         expected += digits
         notes += note
     advice = planner.advice(asked.mean, ceiling.mean)
@@ -326,23 +322,42 @@ def plan(question: Question) -> Outlook:
     return Outlook(question, lines, tuple(expected), advice, tuple(notes))
 
 
+def _notes(question: Question, simulated: int) -> list[str]:
+    """What a reader has to know of the synthetic data and of the question itself."""
+    directions = _directions(question.classes, question.features)
+    notes = [
+        f"synthetic: {question.classes} Gaussian classes, even in size, which vary in {directions} directions and lie "
+        f"so far apart that the nearest true mean is right for {NEAREST_MEAN:.0%}; each repetition has its own data "
+        "and noise"
+    ]
+    delta = question.budget.delta
+    if delta * question.records >= 1:
+        notes.append(f"δ={delta:g} is not below 1/records: so large a δ would allow a record to be published")
+    if simulated < question.records:
+        notes.append(f"simulated with {simulated:,} of {question.records:,} records to save time: expect at least this")
+    return notes
+
+
 class _Planner:
     """Simulates one question, as often and as large as time allows."""
 
     def __init__(self, question: Question) -> None:
         self.question = question
-        most = int(WORK / (LIFTED + 5 * question.features))
+        most = LARGEST_TASK // (WIDEST + 5 * question.features)
         self.largest = max(most, 2 * question.classes, question.per_user or 1)
         self.size = min(question.records, self.largest)
         # One generator names the repetitions, so that those of two seeds have nothing in common.
         names = torch.Generator().manual_seed(question.seed)
-        seeds = torch.randint(2**62, (self.repetitions(self.size),), generator=names).tolist()
+        seeds = torch.randint(2**62, (self.repetitions(self.size, question.budget),), generator=names).tolist()
         self.populations = [Population.make(question.classes, question.features, seed) for seed in seeds]
 
-    def repetitions(self, records: int, least: int = 2, most: int = 5) -> int:
+    def repetitions(self, records: int, budget: Budget, least: int = 2, most: int = 5) -> int:
         """Fewer for what takes longer."""
-        work = records * (LIFTED + 5 * self.question.features) + 100 * LIFTED * self.question.classes
-        return max(least, min(most, int(WORK / work)))
+        asked = self.question
+        width = _head_width(asked, records, budget)
+        steps = PrivateReplay.steps * min(records, PrivateReplay.sample_size) * width * asked.classes
+        seconds = 0.1 + 5e-10 * (steps + records * asked.features * width)
+        return max(least, min(most, int(SECONDS / seconds)))
 
     def simulate(self, population: Population, records: int, budget: Budget) -> tuple[float, Result, PrivateReplay]:
         asked = self.question
@@ -350,14 +365,13 @@ class _Planner:
         stream = _stream(population.task(records, asked.per_user), (asked.features,), asked.classes)
         return *_learn(stream, learner, asked.seed), learner
 
-    def asked(self) -> tuple[Expected, PrivateReplay, dict[str, Any]]:
-        """What is asked about; with it a learner that has learned, and what it says of its boundary."""
+    def asked(self) -> tuple[Expected, PrivateReplay]:
+        """What is asked about, and a learner that has learned it."""
         accuracies = []
         for population in self.populations:
             accuracy, result, learner = self.simulate(population, self.size, self.question.budget)
             accuracies.append(accuracy)
-        expected = Expected("synthetic", self.size, result.guarantee, False, tuple(accuracies))
-        return expected, learner, result.facts["privacy"]
+        return Expected("synthetic", self.size, result.guarantee, False, tuple(accuracies)), learner
 
     def ceiling(self) -> Expected:
         """The same with almost no noise."""
@@ -366,11 +380,12 @@ class _Planner:
             "synthetic",
             self.size,
             lambda budget, index: self.simulate(self.populations[index], self.size, budget)[:2],
+            0.95 * NEAREST_MEAN,
         )
 
     def mean(self, records: int, budget: Budget) -> float:
         """The mean accuracy at one point of a search; 0 where a run would be refused."""
-        some = self.populations[: self.repetitions(records, 1, 3)]
+        some = self.populations[: self.repetitions(records, budget, 1, 3)]
         try:
             return sum(self.simulate(population, records, budget)[0] for population in some) / len(some)
         except BadInput:
@@ -461,16 +476,21 @@ def _near(size: float) -> int:
 
 
 def _ceiling(
-    question: Question, data: str, records: int, attempt: Callable[[Budget, int], tuple[float, Result]]
+    question: Question,
+    data: str,
+    records: int,
+    attempt: Callable[[Budget, int], tuple[float, Result]],
+    enough: float = 1.0,
 ) -> Expected:
-    """The better of the ways to learn with almost no noise, twice each: without noise two differ little."""
-    budgets = ALMOST_NO_NOISE if question.budget.delta > 0 else ALMOST_NO_NOISE[1:]
-    if question.epsilon > budgets[0].epsilon:
-        budgets = (replace(budgets[0], epsilon=question.epsilon), *budgets[1:])
-    found = []
-    for budget in budgets:
-        tries = [attempt(budget, index) for index in range(2)]
+    """The best of the ways to learn with almost no noise, up to one that is good enough."""
+    found: list[Expected] = []
+    for budget in ALMOST_NO_NOISE[: 1 if question.budget.delta == 0 else 2]:
+        chosen = replace(budget, epsilon=max(budget.epsilon, question.epsilon))
+        # Without noise two repetitions differ little, and a head takes long.
+        tries = [attempt(chosen, index) for index in range(2 if budget.delta == 0 else 1)]
         found.append(Expected(data, records, tries[0][1].guarantee, True, tuple(accuracy for accuracy, _ in tries)))
+        if found[-1].mean >= enough:
+            break
     return max(found, key=lambda one: one.mean)
 
 
@@ -496,51 +516,58 @@ def _digits(question: Question, repetitions: int) -> tuple[list[Expected], list[
     return [ceiling, asked], [f"digits: real handwritten digits of 8x8 pixels (embedded, public); {what}"]
 
 
-def _noise(
-    question: Question, learner: PrivateReplay, facts: dict[str, Any], population: Population
-) -> tuple[Line, ...]:
+def _head_width(question: Question, records: int, budget: Budget) -> int:
+    """Features of a head: random ones where the task is large enough for its budget."""
+    if PrivateReplay.lift is None or budget.delta == 0:
+        return question.features
+    strength = records * signal(budget) / (question.per_user or 1)
+    return PrivateReplay.lift if strength >= LIFT_FROM else question.features
+
+
+def _noise(question: Question, learner: PrivateReplay, population: Population) -> tuple[Line, ...]:
     """The norms of what each release tells, and of its noise, at the number of records asked about."""
-    multipliers, rows = facts["noise_multipliers"], facts["rows_per_unit"]
+    multipliers, rate = learner.boundary.noise_for(question.records)
+    rows = learner.boundary.protection.rows_per_unit
     each = question.records / question.classes
     encode = build("pixels", (question.features,))
     centres = encode(population.centres)
     x, y = population.task(question.classes, None).test.batch(slice(None))
     # Features of norm 1 that point in different directions partly cancel in a sum.
     along = each * float((encode(x) * centres[y]).sum(1).mean())
-    spread = multipliers["sums"] * rows / math.sqrt(1 - learner.count_weight**2)
+    spread = multipliers.sums * rows / math.sqrt(1 - learner.count_weight**2)
     if question.budget.delta == 0:
         spread *= math.sqrt(question.features + 2)  # a K-norm draw, as `boundary.statistics` makes it
     noise = spread * math.sqrt(question.features)
     apart = along * float((centres - centres.mean(0)).norm(dim=1).mean())
     lines = [
-        Line(f"a class sum over {each:,.0f} records", multipliers["sums"], along, False, noise),
-        Line("of it, what tells the class from others", multipliers["sums"], apart, False, noise),
+        Line(f"a class sum over {each:,.0f} records", multipliers.sums, along, False, noise),
+        Line("of it, what tells the class from others", multipliers.sums, apart, False, noise),
     ]
-    if multipliers["scatter"] is not None:
+    if multipliers.scatter is not None:
         unit = learner.residual_clip**2
         entries = question.features * (question.features + 1) / 2
         lines.append(
             Line(
                 f"the scatter over {question.records:,} records",
-                multipliers["scatter"],
+                multipliers.scatter,
                 unit * question.records,
                 True,
-                unit * multipliers["scatter"] * rows * math.sqrt(entries),
+                unit * multipliers.scatter * rows * math.sqrt(entries),
             )
         )
-    if multipliers["head"] is not None:
-        heads = [kept.shape for name, kept in learner.release().items() if name.endswith(".head")]
-        height, width = heads[0] if heads else (question.features, question.classes)
-        sample = facts["sampling_rate"] * question.records / rows
+    if multipliers.head is not None:
+        height = _head_width(question, question.records, question.budget)
+        width = question.classes
+        sample = rate * question.records / rows
         unit = learner.gradient_clip
         lines.append(
             Line(
-                f"one of {facts['steps']} head gradients, {height}x{width} weights, "
+                f"one of {learner.steps} head gradients, {height}x{width} weights, "
                 f"over about {sample:,.0f} {question.unit}s",
-                multipliers["head"],
+                multipliers.head,
                 unit * sample,
                 True,
-                unit * multipliers["head"] * math.sqrt(height * width),
+                unit * multipliers.head * math.sqrt(height * width),
             )
         )
     return tuple(lines)
@@ -554,7 +581,7 @@ def show(outlook: Outlook, console: Console) -> None:
     asked = outlook.question
 
     def say(text: str, indent: int = 0) -> None:
-        console.print(Padding(Text(text), (0, 0, 0, indent), expand=False))
+        console.print(Padding(Text(text), (0, 0, 0, indent), expand=False) if indent else Text(text))
 
     whose = "record" if asked.per_user is None else f"user with at most {asked.per_user} records"
     say(

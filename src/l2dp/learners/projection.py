@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -12,7 +13,8 @@ When = Literal["conflict", "always"]
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
-    return float(torch.stack([torch.dot(p.flatten(), q.flatten()) for p, q in zip(a, b, strict=True)]).sum())
+    # One number at a time: for a small model, stacking them costs more than the products.
+    return math.fsum(float(torch.dot(p.reshape(-1), q.reshape(-1))) for p, q in zip(a, b, strict=True))
 
 
 def project(g: Sequence[Tensor], g_ref: Sequence[Tensor], when: When = "conflict") -> tuple[Tensor, ...]:
