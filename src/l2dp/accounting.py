@@ -22,6 +22,9 @@ Event = Any
 """A `dp_accounting.DpEvent`; the library has no types."""
 
 
+LEAST_SHARE = 1e-3
+
+
 @dataclass(frozen=True)
 class Shares:
     """How a task's budget is divided, as parts of 1 (of μ², the square of signal over noise, which adds up)."""
@@ -34,8 +37,8 @@ class Shares:
         parts = (self.sums, self.scatter, self.head)
         if not all(0 <= part <= 1 for part in parts) or not math.isclose(sum(parts), 1.0, abs_tol=1e-9):
             raise BadInput(f"the shares of sums, scatter and head must add up to 1, not {parts}")
-        if self.sums == 0:
-            raise BadInput("the share of the class sums must be above 0: they find the task and centre the features")
+        if self.sums < LEAST_SHARE:
+            raise BadInput(f"the share of the class sums must be at least {LEAST_SHARE}: they find the task")
 
 
 @dataclass(frozen=True)

@@ -109,6 +109,7 @@ def rounded_sum(exact: Floats, drawn: Floats) -> Floats:
     """
     noisy = np.rint(drawn)
     noisy += exact
+    noisy += 0.0  # −0.0 becomes 0.0: the sign of a zero would tell on which side it came from
     if not np.all(np.abs(noisy) < LARGEST):  # NaN compares false
         raise BadInput("a noisy sum exceeds what float64 holds exactly; use fewer records a task or a larger epsilon")
     return noisy

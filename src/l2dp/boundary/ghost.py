@@ -38,11 +38,13 @@ def clipped_sum(
     layers = _layers(network)
     inputs: dict[nn.Module, Tensor] = {}
     outputs: dict[nn.Module, Tensor] = {}
+    kept: list[tuple[Tensor, int]] = []
 
     def keep(layer: nn.Module, taken: tuple[Any, ...], given: Tensor) -> None:
         if layer in inputs:
             raise BadInput(f"the layer {type(layer).__name__} is used twice in one pass; its clipping is not supported")
         inputs[layer], outputs[layer] = taken[0].detach(), given
+        kept.extend((tensor, tensor._version) for tensor in (taken[0], given))
 
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
@@ -50,6 +52,10 @@ def clipped_sum(
     finally:
         for hook in hooks:
             hook.remove()
+    if any(tensor._version != version for tensor, version in kept):
+        raise BadInput(
+            "a layer's input or output is overwritten in place, which clipping cannot see; use inplace=False"
+        )
     used = [layer for layer in layers if layer in outputs]
     # Gradients at the outputs only: the weights' own gradients, unclipped, are never computed.
     slopes = dict(zip(used, torch.autograd.grad(losses.sum(), [outputs[layer] for layer in used]), strict=True))
@@ -68,7 +74,8 @@ def clipped_sum(
 
 
 def _layers(network: nn.Module) -> list[nn.Module]:
-    found = []
+    found: list[nn.Module] = []
+    seen: set[nn.Parameter] = set()
     for layer in network.modules():
         if isinstance(layer, nn.modules.batchnorm._BatchNorm):
             raise BadInput("batch normalisation mixes examples, so clipping protects nobody; use group normalisation")
@@ -77,6 +84,10 @@ def _layers(network: nn.Module) -> list[nn.Module]:
         if type(layer) not in _RULES:
             known = ", ".join(kind.__name__ for kind in _RULES)
             raise BadInput(f"no clipping rule for the layer {type(layer).__name__}; the network may use {known}")
+        own = set(layer.parameters(recurse=False))
+        if own & seen:
+            raise BadInput(f"a weight of {type(layer).__name__} is shared by two layers; its clipping is not supported")
+        seen |= own
         found.append(layer)
     return found
 
@@ -94,9 +105,9 @@ class _Rule:
         raise NotImplementedError
 
     def drop(self, examples: Tensor) -> None:
-        """Takes examples out of the sums."""
-        for part in (self.taken, self.slope):
-            part[examples] = 0.0
+        """Takes examples out of the sums. The tensors may be the caller's own, so they are replaced, not changed."""
+        self.taken = self.taken.masked_fill(examples.view(-1, *[1] * (self.taken.dim() - 1)), 0.0)
+        self.slope = self.slope.masked_fill(examples.view(-1, *[1] * (self.slope.dim() - 1)), 0.0)
 
 
 class _Dense(_Rule):
@@ -130,11 +141,15 @@ class _Convolution(_Rule):
         reach = self.taken.shape[1] * layer.kernel_size[0] * layer.kernel_size[1]
         slope = self.slope.flatten(2)
         by_places = slope.shape[2] * (reach + layer.out_channels) < reach * layer.out_channels
+        rounding = (reach + layer.out_channels + slope.shape[2]) * 2.0**-24
         found = []
         for some, g in zip(self.taken.split(AT_ONCE), slope.split(AT_ONCE), strict=True):
             a = self._patches(some)
             if by_places:
-                found.append((torch.bmm(a, a.mT) * torch.bmm(g.mT, g)).sum((1, 2)))
+                left, right = torch.bmm(a, a.mT), torch.bmm(g.mT, g)
+                # Large terms may cancel: what float32 can lose in the sum is added, so that a norm is never too small.
+                loss = left.square().sum((1, 2)).sqrt() * right.square().sum((1, 2)).sqrt() * rounding
+                found.append((left * right).sum((1, 2)) + loss)
             else:
                 found.append(torch.bmm(g, a).square().sum((1, 2)))
         total = torch.cat(found)

@@ -20,12 +20,12 @@ from l2dp.boundary.statistics import CHUNK, Features, bounded
 from l2dp.errors import BadInput, Refused
 from l2dp.noise import Noise, rounded_sum
 
-CLIP_MARGIN = 0.999
+CLIP_MARGIN = 0.99
 """Gradients are cut slightly below the bound: float32 sums and the rounding to a grid take up the rest."""
 AT_ONCE = 512
 """Rows that are read once and used twice: they should fit the processor's cache."""
 FINE = 2.0**30
-"""Steps of the grid in one standard deviation of noise."""
+"""Steps of the grid in the clipping bound, and at least as many in one standard deviation of noise."""
 
 
 def noisy_sum(total: Tensor, clip: float, multiplier: float, noise: Noise) -> Tensor:
@@ -35,15 +35,15 @@ def noisy_sum(total: Tensor, clip: float, multiplier: float, noise: Noise) -> Te
     ---------
     For a sum that one unit changes by at most CLIP_MARGIN·clip, this is the Gaussian mechanism of that multiplier
     and sensitivity `clip`: rounding to the grid moves the sum by less than √entries steps, which the margin covers
-    as long as √entries ≤ 0.001·2³⁰/multiplier (checked).
+    as long as √entries ≤ 0.005·2³⁰ (checked); half of it is left for the rounding of float32.
     """
-    if math.sqrt(total.numel()) > (1 - CLIP_MARGIN) * FINE / multiplier:
-        raise BadInput(f"{total.numel()} parameters are too many for a noise multiplier of {multiplier:g}")
-    step = clip * multiplier / FINE
+    if math.sqrt(total.numel()) > (1 - CLIP_MARGIN) / 2 * FINE:
+        raise BadInput(f"{total.numel()} parameters are too many for one noisy gradient")
+    step = clip * min(1.0, multiplier) / FINE
     whole = np.rint(total.detach().to("cpu", torch.float64).numpy() / step)
     if not np.isfinite(whole).all():
         raise BadInput("a gradient is not finite; lower the learning rate")
-    drawn = noise.gaussian(FINE, tuple(total.shape))
+    drawn = noise.gaussian(clip * multiplier / step, tuple(total.shape))
     return torch.from_numpy(rounded_sum(whole, drawn) * step).to(total.device, total.dtype)
 
 
@@ -95,7 +95,8 @@ class LinearGradients:
         self._left -= 1
         chosen = torch.from_numpy(self._noise.subset(self._units, self._rate)).to(self._rows.device)
         total = self._over_records(weight, chosen) if self._groups is None else self._over_users(weight, chosen)
-        return noisy_sum(total, self._clip, self._multiplier, self._noise) / self.expected
+        noisy = noisy_sum(total, self._clip, self._multiplier, self._noise)
+        return (noisy / self.expected).to(weight.dtype)
 
     def _errors(self, rows: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         errors = torch.softmax(rows @ weight, dim=1)
@@ -103,19 +104,20 @@ class LinearGradients:
         return errors
 
     def _over_records(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        total = torch.zeros_like(weight.T)
+        # In float64: a float32 sum of thousands of equal terms loses the next one.
+        total = torch.zeros_like(weight.T, dtype=torch.float64)
         for some in chosen.split(AT_ONCE):
             rows = self._rows.index_select(0, some)
             errors = self._errors(rows, self._labels[some], weight)
             # The gradient of one example is the outer product of its features and its errors: the norms multiply.
             norms = self._norms[some] * errors.norm(dim=1)
             errors *= (CLIP_MARGIN * self._clip / norms.clamp_min(1e-30)).clamp(max=1.0).unsqueeze(1)
-            total.addmm_(errors.T, rows)
+            total += errors.T @ rows
         return total.T
 
     def _over_users(self, weight: Tensor, chosen: Tensor) -> Tensor:
         assert self._groups is not None
-        total = torch.zeros_like(weight)
+        total = torch.zeros_like(weight, dtype=torch.float64)
         for some in chosen.split(max(1, 2**24 // weight.numel())):  # a user's gradient has to be held to be cut
             where = torch.full((self._units,), -1, device=chosen.device)
             where[some] = torch.arange(len(some), device=chosen.device)
@@ -152,6 +154,8 @@ class NetworkGradients:
         charge: Callable[[], None],
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> None:
+        if len(opened.groups.unique()) < len(opened):
+            raise BadInput("units with several records need clipping per unit, which networks lack; protect records")
         self._opened, self._network = opened, network
         self._clip, self._multiplier, self._rate = clip, multiplier, rate
         self._noise, self._device, self._charge = noise, device, charge

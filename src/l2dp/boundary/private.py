@@ -55,7 +55,6 @@ class PrivateTasks:
         space: Space,
         protection: Protection,
         releases: Releases,
-        seed: int,
         noise: Noise,
         device: torch.device,
     ) -> None:
@@ -65,7 +64,7 @@ class PrivateTasks:
         if self._pure and (shares.scatter > 0 or shares.head > 0):
             raise BadInput("pure epsilon (delta 0) releases class sums alone; set the shares of scatter and head to 0")
         self._space, self._releases, self._noise, self._device = space, releases, noise, device
-        self._entry = Entry(space, protection, seed)
+        self._entry = Entry(space, protection)
         self.protection = protection
         self._shares = shares
         self._signal = signal(cost)

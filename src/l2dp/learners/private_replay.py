@@ -113,7 +113,6 @@ class PrivateReplay(Learner):
                 self.sample_size,
                 self.steps,
             ),
-            setting.seed,
             setting.noise,
             setting.device,
         )
