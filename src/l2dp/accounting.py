@@ -107,7 +107,8 @@ def calibrate(budget: Budget, shares: Shares, rate: float = 1.0, steps: int = 1)
     def cost(scale: float) -> float:
         return epsilon(task_event(scale, shares, rate, steps), budget.delta, max(FINEST, budget.epsilon * 2e-4))
 
-    low = high = math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon
+    # The classical figure where it holds; for large ε the noise falls like 1/√(2ε) only.
+    low = high = max(math.sqrt(2 * math.log(1.25 / budget.delta)) / budget.epsilon, 1 / math.sqrt(2 * budget.epsilon))
     while cost(high) > budget.epsilon:
         low, high = high, 2 * high
     while cost(low) <= budget.epsilon and low > 1e-3:

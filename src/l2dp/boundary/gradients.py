@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from l2dp.boundary.entry import Opened
 from l2dp.boundary.ghost import clipped_sum
-from l2dp.boundary.statistics import CHUNK, Features, bounded
+from l2dp.boundary.statistics import CHUNK, Features, bounded, encoded
 from l2dp.errors import BadInput, Refused
 from l2dp.noise import Noise, rounded_sum
 
@@ -78,7 +78,7 @@ class LinearGradients:
         rows, labels = [], []
         for some in opened.rows.split(CHUNK):
             x, y = opened.records.batch(some)
-            rows.append(bounded(features(x.to(device)), 1.0, torch.float32))
+            rows.append(bounded(encoded(features, x.to(device)), 1.0, torch.float32))
             labels.append(positions[y])
         self._rows, self._labels = torch.cat(rows), torch.cat(labels)
         self._norms = self._rows.norm(dim=1)

@@ -76,7 +76,9 @@ class PrivateTasks:
         if self._pure:
             return Multipliers(1 / cost.epsilon, None, None, cost), 1.0
         units = max(1, declared_size // self.protection.rows_per_unit)
-        rate = min(1.0, math.ceil(1000 * releases.sample_size / units) / 1000)
+        # Small samples need little noise, but amplification ends where the multiplier falls below about 1.
+        least = math.sqrt(self._shares.head / releases.steps) * self._signal
+        rate = min(1.0, math.ceil(1000 * max(releases.sample_size / units, least)) / 1000)
         return calibrate(cost, self._shares, rate, releases.steps), rate
 
     @property

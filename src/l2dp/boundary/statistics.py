@@ -64,7 +64,12 @@ def _grid_bits(opened: Opened, power: int, largest: float) -> int:
 def _chunks(opened: Opened, features: Features, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     for rows in opened.rows.split(CHUNK):
         x, y = opened.records.batch(rows)
-        yield features(x.to(device)).cpu(), y
+        yield encoded(features, x.to(device)).cpu(), y
+
+
+def encoded(features: Features, x: Tensor) -> Tensor:
+    """Features of a chunk; a row is never alone, for matrix products treat a single row by other arithmetic."""
+    return features(x) if len(x) > 1 else features(torch.cat([x, x]))[:1]
 
 
 @dataclass(frozen=True)

@@ -139,8 +139,8 @@ class Pretrained:
     def __init__(self, shape: tuple[int, ...], size: int) -> None:
         if len(shape) != 3 or shape[0] != 3:
             raise BadInput(f"features 'efficientnet-lite0' need colour images (3 x height x width), not {shape}")
-        if size % 32:
-            raise BadInput(f"features 'efficientnet-lite0-{size}': the size must be a multiple of 32")
+        if size < 32 or size % 32:
+            raise BadInput(f"features 'efficientnet-lite0-{size}': the size must be 32, 64, 96 or so on")
         self.name = f"efficientnet-lite0-{size}"
         self.width = EFFICIENTNET_WIDTH
         self.size = size
@@ -221,7 +221,7 @@ def build(name: str, shape: tuple[int, ...]) -> FeatureMap:
     if name in simple:
         return simple[name](shape)
     base, _, size = name.rpartition("-")
-    if base == "efficientnet-lite0" and size.isdigit():
+    if base == "efficientnet-lite0" and size.isascii() and size.isdigit():
         return Pretrained(shape, int(size))
     near = difflib.get_close_matches(name, NAMES, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(NAMES)}"

@@ -116,13 +116,16 @@ class Sealed:
     any call of it outside `boundary/`. This is a fence against mistakes, not against malice.
     """
 
-    def __init__(self, records: Records) -> None:
+    def __init__(self, records: Records, declared_size: int | None = None) -> None:
+        if declared_size is not None and declared_size < 1:
+            raise BadInput(f"the declared size of a task must be at least 1, not {declared_size}")
         self._records = records
+        self._declared_size = declared_size
 
     @property
     def declared_size(self) -> int:
-        """The size a task is declared to have; benchmarks declare the true one."""
-        return len(self._records)
+        """The size a task is declared to have, which is public; benchmarks declare the true one."""
+        return len(self._records) if self._declared_size is None else self._declared_size
 
     def unseal(self) -> Records:
         return self._records
@@ -142,15 +145,24 @@ class Task:
 
     @staticmethod
     def from_tensors(
-        name: str, train: tuple[Tensor, Tensor], test: tuple[Tensor, Tensor], units: Tensor | None = None
+        name: str,
+        train: tuple[Tensor, Tensor],
+        test: tuple[Tensor, Tensor],
+        units: Tensor | None = None,
+        classes: tuple[int, ...] | None = None,
+        declared_size: int | None = None,
     ) -> Task:
-        """A task from float inputs in [−1, 1] and integer labels; `units` says whose each training record is."""
+        """A task from float inputs in [−1, 1] and integer labels; `units` says whose each training record is.
+
+        Labels and size of a task are public, so for private data declare them: by default they are those that occur.
+        """
         parts = [
             Records(Source(x, y.long(), f"task {name!r}", units=whose))
             for (x, y), whose in ((train, units), (test, None))
         ]
-        classes = tuple(sorted(set(torch.cat([p.labels() for p in parts]).tolist())))
-        return Task(name, Sealed(parts[0]), parts[1], classes)
+        if classes is None:
+            classes = tuple(sorted(set(torch.cat([p.labels() for p in parts]).tolist())))
+        return Task(name, Sealed(parts[0], declared_size), parts[1], classes)
 
 
 @dataclass(frozen=True, eq=False)
