@@ -288,14 +288,18 @@ def test_no_unit_ever_exceeds_its_lifetime_and_refusals_book_nothing(charges: li
 
 
 def test_charges_add_up_without_rounding() -> None:
-    """Charges that are too small to change a float near 1 count all the same."""
+    """Prices count as they are written; those too small to change a float near 1 count all the same."""
     ledger = Ledger(Budget(1.0))
-    price = 2.0**-60
-    ledger.charge(["u"], Budget(1.0 - 2.0**-53), "most of it")
-    for _ in range(128):
+    for _ in range(9):
+        ledger.charge(["u", "v"], Budget(0.1), "a tenth")
+    ledger.charge(["v"], Budget(0.1), "the last tenth")
+    ledger.charge(["u"], Budget(0.0999999999999999), "nearly a tenth")
+    price = 2e-17
+    for _ in range(5):
         ledger.charge(["u"], Budget(price), "a little")
-    with pytest.raises(Refused):
-        ledger.charge(["u"], Budget(price), "a little")
+    for unit in ("u", "v"):
+        with pytest.raises(Refused):
+            ledger.charge([unit], Budget(price), "a little")
 
 
 def test_the_units_that_cannot_pay_are_named_and_the_others_are_not() -> None:
