@@ -150,7 +150,6 @@ def test_a_negative_noise_seed_is_refused(tmp_path: Path, capsys: pytest.Capture
     ("missing", "arguments"),
     [
         ("--out", ["run", "permuted-digits", "--learner", "agem"]),
-        ("--learner", ["run", "permuted-digits", "--out", "x"]),
         ("BENCHMARK", ["run", "--learner", "agem", "--out", "x"]),
         ("paint", ["paint"]),
     ],
@@ -162,6 +161,15 @@ def test_missing_words_are_one_line_and_2(
     assert called.code == 2
     (line,) = called.err.splitlines()
     assert missing.lower() in line.lower()
+
+
+def test_the_default_learner_is_the_proved_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    called = Called(["run", "permuted-digits", "--tasks", "2", "--out", str(tmp_path / "run")], capsys)
+    assert called.code == 0
+    found = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert found["learner"] == "private-replay"
+    assert found["guarantee"]["status"] == "proved"
+    assert "each source record appears in 2 tasks: ε=2, δ=2e-05 proved for the source" in called.out
 
 
 @pytest.mark.parametrize(
