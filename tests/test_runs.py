@@ -24,7 +24,7 @@ import l2dp
 from l2dp import cli, metrics
 from l2dp.durable import read_tensors, write_tensors
 from l2dp.errors import BadInput
-from l2dp.learners import LEARNERS, Agem, Finetune, Joint, L2dpMl, Learner
+from l2dp.learners import LEARNERS, Agem, Finetune, Joint, L2dpMl, Learner, PrivateReplay
 from l2dp.learners.gradient import GradientLearner
 from l2dp.runs import Result, Schedule, Silent, run
 from l2dp.streams import Space, Stream, Task, permuted, split
@@ -63,7 +63,8 @@ def one_thread() -> Iterator[None]:
 
 
 def small(name: str) -> Learner:
-    return LEARNERS[name](model="mlp-16")  # type: ignore[call-arg]
+    cls = LEARNERS[name]
+    return cls(model="mlp-16") if issubclass(cls, GradientLearner) else cls()
 
 
 def stream(tasks: int = 3, **options: Any) -> Stream:
@@ -121,7 +122,7 @@ def interrupted(out: Path, name: str = "agem", after: int = 1, **options: Any) -
 def test_result_has_the_documented_keys(name: str, tmp_path: Path) -> None:
     returned = run(stream(), small(name), schedule=SMALL, out=tmp_path / "out", seed=5)
     result = read(tmp_path / "out")
-    own = {"released": dict, "claim": dict} if name == "l2dp-ml" else {}
+    own = {"l2dp-ml": {"released": dict, "claim": dict}, "private-replay": {"privacy": dict}}.get(name, {})
     assert {key: type(value) for key, value in result.items()} == KEYS | own
     assert result["guarantee"].keys() == GUARANTEE
     assert (result["learner"], result["seed"], result["tasks"], result["protocol"]) == (name, 5, 3, "class")
@@ -594,7 +595,7 @@ def uneven() -> Stream:
     return Stream("uneven", Space((6,), ("a", "b", "c")), tuple(tasks))
 
 
-@pytest.mark.parametrize("name", LEARNERS)
+@pytest.mark.parametrize("name", [name for name, cls in LEARNERS.items() if issubclass(cls, GradientLearner)])
 @pytest.mark.parametrize(
     ("schedule", "order", "steps"),
     [
@@ -625,6 +626,13 @@ def test_every_learner_follows_the_schedule(
     assert counting.ticks == ([0, 0, 0, sum(steps)] if name == "joint" else steps)
     assert result.config["stream"]["tasks"] == [task.name for task in learned]
     assert len(result.accuracy_matrix) == 4
+
+
+@pytest.mark.parametrize(("options", "steps"), [({}, 50), ({"head": "fixed", "replay_steps": 7, "steps": 3}, 10)])
+def test_private_replay_takes_steps_of_its_own(options: dict[str, Any], steps: int) -> None:
+    counting = Counting()
+    run(uneven(), PrivateReplay(**options), schedule=Schedule(10, (3,)), progress=counting)
+    assert counting.ticks == [steps] * 4
 
 
 def test_a_full_batch_is_the_whole_task() -> None:
