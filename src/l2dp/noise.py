@@ -16,6 +16,7 @@ import os
 from abc import ABC, abstractmethod
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from l2dp.errors import BadInput
@@ -69,12 +70,12 @@ class Noise(ABC):
         _check(scale)
         count = math.prod(shape)
         pairs = (count + 1) // 2
-        uniform = _uniform(self.words(2 * pairs))
-        radius = np.sqrt(-2.0 * np.log(uniform[:pairs]))
-        angle = (2.0 * math.pi) * uniform[pairs:]
-        drawn = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
-        drawn *= scale
-        return drawn.reshape(shape)
+        # Torch's logarithms and cosines use all cores; numpy's cost as much as a step of a small network.
+        uniform = torch.from_numpy(_uniform(self.words(2 * pairs)))
+        radius = uniform[:pairs].log_().mul_(-2.0 * scale**2).sqrt_()
+        angle = uniform[pairs:].mul_(2.0 * math.pi)
+        drawn = torch.cat([angle.cos().mul_(radius), angle.sin_().mul_(radius)])[:count]
+        return np.asarray(drawn.numpy(), dtype=np.float64).reshape(shape)
 
     def k_norm(self, scale: float, rows: int, width: int) -> Floats:
         """`rows` independent vectors with density ∝ exp(−‖z‖₂/scale): the K-norm mechanism of the Euclidean ball.

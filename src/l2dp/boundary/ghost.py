@@ -146,10 +146,10 @@ class _Convolution(_Rule):
         for some, g in zip(self.taken.split(AT_ONCE), slope.split(AT_ONCE), strict=True):
             a = self._patches(some)
             if by_places:
-                left, right = torch.bmm(a, a.mT), torch.bmm(g.mT, g)
+                left, right = torch.bmm(a, a.mT).flatten(1), torch.bmm(g.mT, g).flatten(1)
                 # Large terms may cancel: what float32 can lose in the sum is added, so that a norm is never too small.
-                loss = left.square().sum((1, 2)).sqrt() * right.square().sum((1, 2)).sqrt() * rounding
-                found.append((left * right).sum((1, 2)) + loss)
+                loss = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1) * rounding
+                found.append(torch.linalg.vecdot(left, right) + loss)
             else:
                 found.append(torch.bmm(g, a).square().sum((1, 2)))
         total = torch.cat(found)
