@@ -121,6 +121,26 @@ def test_the_budget_does_not_grow_and_a_task_takes_as_long_as_the_first() -> Non
     assert late < 4 * early + 1e-3
 
 
+def test_no_epsilon_of_a_task_without_its_status() -> None:
+    for noise, status in ((SystemNoise(), "proved"), (InsecureNoise(1), "none")):
+        made = learner(noise, **SUMS)
+        made.learn(task("one"), PLAN)
+        facts = made.facts()["privacy"]
+        assert facts["status"] == status
+        assert (facts["epsilon_of_one_task"] is None) == (facts["delta_of_one_task"] is None) == (status == "none")
+
+
+def test_random_features_as_many_as_plain_ones_stay_random_features(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("l2dp.learners.private_replay.LIFT_FROM", 0.0)
+    made = learner(InsecureNoise(1), lift=6, head_share=0.5)
+    made.learn(task("one"), PLAN)
+    x, _ = task("one").test.batch(slice(0, 5))
+    known = made.memory.tasks[0]
+    assert known.lifted
+    lifted = made._head_features(made.encoder(x), made.memory.centres[0], True) @ known.head
+    assert torch.allclose(made.scores(x), torch.log_softmax(lifted, dim=1), atol=1e-5)
+
+
 def test_pure_epsilon_has_no_delta() -> None:
     noise = Recording()
     made = learner(noise, budget=Budget(0.7))

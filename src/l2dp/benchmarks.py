@@ -37,11 +37,12 @@ class Benchmark:
         return {**self.settings.get("*", {}), **self.settings.get(learner, {})}
 
 
+_PIXELS = {"features": "pixels", "residual_clip": 0.7}
 _DIGITS: Settings = {
     "*": {"model": "mlp-128-128", "lr": 0.1, "batch_size": 10},
     "agem": {"memory_per_task": 250, "reference_batch": 256},
     "l2dp-ml": {"model": "mnist-conv", "batch_size": 64, "lr": 0.03, "encoder_lr": 1e-7},
-    "private-replay": {"features": "pixels", "residual_clip": 0.7},
+    "private-replay": _PIXELS,
 }
 _MNIST: Settings = {
     "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 500},
@@ -49,7 +50,7 @@ _MNIST: Settings = {
     "finetune": {"inputs": "unit", "lr": 0.003},
     "joint": {"inputs": "unit"},
     "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
-    "private-replay": {"features": "pixels", "residual_clip": 0.7},
+    "private-replay": _PIXELS,
 }
 _SPLIT_MNIST: Settings = {
     "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 100},
@@ -66,7 +67,7 @@ _SPLIT_MNIST: Settings = {
 _CIFAR: Settings = {
     "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},
     "l2dp-ml": {"batch_size": 1250, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
-    "private-replay": {"features": "pixels", "residual_clip": 0.7},
+    "private-replay": _PIXELS,
 }
 _SPLIT_CIFAR: Settings = {
     **_CIFAR,
@@ -94,7 +95,7 @@ BENCHMARKS: dict[str, Benchmark] = {
 _OWN: Settings = {
     "*": {"model": "mlp", "lr": 0.1, "batch_size": 10},
     "l2dp-ml": {"batch_size": 100, "lr": 0.01},
-    "private-replay": {"features": "pixels", "residual_clip": 0.7},
+    "private-replay": _PIXELS,
 }
 
 

@@ -32,6 +32,8 @@ class Remembered:
     declared_size: int
     head: Tensor | None = None
     """Weights of the task's own linear head, features x classes."""
+    lifted: bool = False
+    """Whether the head is one over random features."""
     spread: Tensor | None = None
     """Main directions of the scatter within classes, each as long as its standard deviation; rows."""
 
@@ -60,14 +62,16 @@ class Remembered:
             "classes": self.classes,
             "sums": self.sums,
             "counts": self.counts,
-            "facts": torch.tensor([self.deviation, self.count_deviation, self.declared_size], dtype=torch.float64),
+            "facts": torch.tensor(
+                [self.deviation, self.count_deviation, self.declared_size, self.lifted], dtype=torch.float64
+            ),
         }
         more = {"head": self.head, "spread": self.spread}
         return kept | {name: tensor for name, tensor in more.items() if tensor is not None}
 
     @staticmethod
     def from_tensors(kept: dict[str, Tensor]) -> Remembered:
-        deviation, count_deviation, size = kept["facts"].tolist()
+        deviation, count_deviation, size, lifted = kept["facts"].tolist()
         head, spread = kept.get("head"), kept.get("spread")
         return Remembered(
             kept["classes"].clone(),
@@ -77,6 +81,7 @@ class Remembered:
             count_deviation,
             int(size),
             None if head is None else head.clone(),
+            bool(lifted),
             None if spread is None else spread.clone(),
         )
 

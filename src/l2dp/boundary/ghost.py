@@ -3,10 +3,12 @@
 One forward pass keeps the inputs of every layer with parameters; one backward pass gives the gradients at their
 outputs. From the two, an example's gradient norm follows layer by layer (Goodfellow 2015 for dense layers, Rochette
 et al. 2019 and Li et al. 2022 for others), and the clipped sum is the layer's own weight gradient with rescaled
-outputs (the book-keeping of Bu et al. 2022): no second backward pass."""
+outputs (the book-keeping of Bu et al. 2022): no second backward pass.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -92,17 +94,19 @@ def _layers(network: nn.Module) -> list[nn.Module]:
     return found
 
 
-class _Rule:
+class _Rule(ABC):
     """What a layer adds to the squared norm of every example's gradient, and to the sum of rescaled gradients."""
 
     def __init__(self, layer: Any, taken: Tensor, slope: Tensor) -> None:
         self.layer, self.taken, self.slope = layer, taken, slope
 
+    @abstractmethod
     def squares(self) -> Tensor:
-        raise NotImplementedError
+        """One number for every example."""
 
+    @abstractmethod
     def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
-        raise NotImplementedError
+        """For every parameter, the sum of the examples' gradients times their factors."""
 
     def drop(self, examples: Tensor) -> None:
         """Takes examples out of the sums. The tensors may be the caller's own, so they are replaced, not changed."""

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from l2dp.boundary.entry import Opened
 from l2dp.boundary.ghost import clipped_sum
-from l2dp.boundary.statistics import CHUNK, Features, bounded, encoded
+from l2dp.boundary.statistics import CHUNK, Features, bounded, encoded, positions_of
 from l2dp.errors import BadInput, Refused
 from l2dp.noise import Noise, rounded_sum
 
@@ -72,9 +72,7 @@ class LinearGradients:
     ) -> None:
         self._clip, self._multiplier, self._rate, self._left = clip, multiplier, rate, steps
         self._noise = noise
-        positions = torch.full((max(classes) + 1,), -1)
-        positions[list(classes)] = torch.arange(len(classes))
-        self._classes = len(classes)
+        positions = positions_of(classes)
         rows, labels = [], []
         for some in opened.rows.split(CHUNK):
             x, y = opened.records.batch(some)

@@ -15,7 +15,7 @@ from l2dp.accounting import Multipliers, Shares, calibrate, signal
 from l2dp.boundary.admission import label_mask
 from l2dp.boundary.entry import Entry, Opened, Protection
 from l2dp.boundary.gradients import LinearGradients
-from l2dp.boundary.statistics import ClassSums, Features, Scatter, class_sums, scatter
+from l2dp.boundary.statistics import ClassSums, Features, Scatter, class_sums, positions_of, scatter
 from l2dp.budget import NO_PRIVACY, Guarantee
 from l2dp.errors import BadInput
 from l2dp.noise import Noise
@@ -33,10 +33,10 @@ class Releases:
     """The part of a row's norm that counts records; the features get the rest, √(1 − 0.3²) = 0.95."""
     residual_clip: float = 0.5
     """The norm to which a feature's distance from its class centre is cut in the scatter."""
-    gradient_clip: float = 1.0
+    gradient_clip: float = 0.5
     sample_size: int = 6000
     """Units that one noisy gradient is expected to sample; a task declared smaller is sampled whole."""
-    steps: int = 60
+    steps: int = 50
 
 
 class PrivateTasks:
@@ -108,8 +108,9 @@ class PrivateTasks:
             "noise_multipliers": {"sums": found.sums, "scatter": found.scatter, "head": found.head},
             "sampling_rate": rate if found.head is not None else None,
             "steps": self._releases.steps if found.head is not None else None,
-            "epsilon_of_one_task": found.spent.epsilon,
-            "delta_of_one_task": found.spent.delta,
+            "status": self.guarantee.status,
+            "epsilon_of_one_task": found.spent.epsilon if self._noise.secure else None,
+            "delta_of_one_task": found.spent.delta if self._noise.secure else None,
             "rows_per_unit": self.protection.rows_per_unit,
         }
 
@@ -142,11 +143,6 @@ class Session:
         self._used.add(what)
         return multiplier
 
-    def _positions(self) -> Tensor:
-        positions = torch.full((self._owner._space.classes,), -1)
-        positions[list(self.classes)] = torch.arange(len(self.classes))
-        return positions
-
     def class_sums(self, features: Features, width: int) -> ClassSums:
         """Noisy sums and counts, one row for each label that the task declares."""
         owner = self._owner
@@ -154,7 +150,7 @@ class Session:
             self._opened,
             features,
             width,
-            self._positions(),
+            positions_of(self.classes),
             owner._releases.count_weight,
             self._once("class sums", self._multipliers.sums),
             owner._pure,
@@ -170,7 +166,7 @@ class Session:
             self._opened,
             features,
             centres,
-            self._positions(),
+            positions_of(self.classes),
             owner._releases.residual_clip,
             self._once("scatter", self._multipliers.scatter),
             owner.protection.rows_per_unit,

@@ -7,7 +7,7 @@ sums are exact and sensitivities hold to the last bit. Noise is added and the su
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,6 +45,13 @@ def bounded(rows: Tensor, limit: float, precision: torch.dtype = torch.float64) 
 def whole(rows: Tensor, bits: int) -> Tensor:
     """Rows cut to a grid of 2^−bits towards zero, as whole numbers: no coordinate and no norm grows."""
     return torch.trunc(rows * 2.0**bits)
+
+
+def positions_of(classes: Sequence[int]) -> Tensor:
+    """The row of every label that a task declares, in the order declared; −1 for others."""
+    positions = torch.full((max(classes) + 1,), -1)
+    positions[list(classes)] = torch.arange(len(classes))
+    return positions
 
 
 def _grid_bits(opened: Opened, power: int, largest: float) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from typing import Protocol
@@ -42,15 +43,15 @@ def unit(rows: Tensor) -> Tensor:
     return scaled
 
 
-class Cheap:
+class Cheap(ABC):
     """A map that is all in one part, and not worth keeping."""
 
     name: str
     width: int
     costly: bool = False
 
-    def __call__(self, x: Tensor) -> Tensor:
-        raise NotImplementedError
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor: ...
 
     def finish(self, encoded: Tensor) -> Tensor:
         return encoded

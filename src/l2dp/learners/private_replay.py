@@ -53,26 +53,26 @@ class PrivateReplay(Learner):
     None: 0 and 0.9 for experts, which need the sums only to find the task; 0.3 and 0.6 for a network of fixed
     size, which also needs samples that look like the task."""
     head_share: float | None = None
-    count_weight: float = 0.3
-    residual_clip: float = 0.5
+    count_weight: float = Releases.count_weight
+    residual_clip: float = Releases.residual_clip
     ridge: float = 0.25
     """How far the noise raises the eigenvalues of the pooled scatter."""
     lift: int | None = 2000
     """Random features of a head, where the task is large enough for its budget; None: never."""
-    steps: int = 50
-    sample_size: int = 6000
+    steps: int = Releases.steps
+    sample_size: int = Releases.sample_size
     """Records that one noisy gradient is expected to sample; a task declared smaller is sampled whole."""
-    gradient_clip: float = 0.5
+    gradient_clip: float = Releases.gradient_clip
     momentum: float = 0.8
     rate: float = 0.3
     """The learning rate of a head is this times √s, with s the task's signal over noise: the less noise, the faster.
     Twice that for random features, which vary less."""
-    width: int = 512
+    width: int = Course.width
     """Of the two hidden layers of a network of fixed size."""
-    replay_steps: int = 300
+    replay_steps: int = Course.steps
     """Of the network of fixed size, after every task, on samples of all tasks."""
-    replay_batch: int = 500
-    replay_lr: float = 1e-3
+    replay_batch: int = Course.batch
+    replay_lr: float = Course.lr
     projection: Literal["none", "conflict", "always"] = "none"
     """Whether a step of the network of fixed size is projected as in A-GEM."""
     protects: Unit = "record"
@@ -150,7 +150,8 @@ class PrivateReplay(Learner):
                 spread = main_directions(scatter.matrix, scatter.deviation, session.declared_size)
                 known = replace(known, spread=spread)
         if self._has_head:
-            known = replace(known, head=self._fit(session, known.centre(), tick))
+            lifted = self.lift is not None and session.strength >= LIFT_FROM
+            known = replace(known, head=self._fit(session, known.centre(), lifted, tick), lifted=lifted)
         self.memory.add(known)
         if self.student is not None:
             self.student.train(self.memory, self._teach, tick)
@@ -169,9 +170,15 @@ class PrivateReplay(Learner):
             self._lift = RandomLift(self.encoder.width, self.lift)
         return self._lift(rows)
 
-    def _fit(self, session: Session, centre: Tensor, tick: Tick) -> Tensor:
+    def _inside(self, task: int, features: Tensor) -> Tensor:
+        """What the head of a task says of features, for the task's own classes."""
+        known = self.memory.tasks[task]
+        assert known.head is not None
+        rows = self._head_features(features, self.memory.centres[task], known.lifted)
+        return rows @ known.head.to(rows.device)
+
+    def _fit(self, session: Session, centre: Tensor, lifted: bool, tick: Tick) -> Tensor:
         """Gradient descent on noisy gradients with momentum; the average of the second half of the iterates."""
-        lifted = self.lift is not None and session.strength >= LIFT_FROM
         gradient = session.head(lambda x: self._head_features(self.encoder(x), centre, lifted))
         width = self.lift if lifted and self.lift is not None else self.encoder.width
         weight = torch.zeros(width, len(session.classes), device=self.setting.device)
@@ -193,9 +200,7 @@ class PrivateReplay(Learner):
         if known.head is None:
             inside = torch.nn.functional.one_hot(own, len(known.classes)).to(taught)
         else:
-            lifted = len(known.head) != self.encoder.width
-            rows = self._head_features(features, self.memory.centres[task], lifted)
-            inside = torch.softmax(rows @ known.head.to(rows.device), dim=1)
+            inside = torch.softmax(self._inside(task, features), dim=1)
         taught[:, known.classes.to(features.device)] = inside.to(features.device)
         return taught
 
@@ -211,12 +216,9 @@ class PrivateReplay(Learner):
         # A label outside the task that was found stays behind all labels inside it, in the order of nearness.
         scores = torch.log_softmax(near, dim=1) - FAR
         for index in owners.unique().tolist():
-            task = self.memory.tasks[index]
             rows = (owners == index).nonzero().flatten()
-            assert task.head is not None
-            lifted = len(task.head) != self.encoder.width
-            inside = self._head_features(features[rows], self.memory.centres[index], lifted) @ task.head.to(x.device)
-            scores[rows.unsqueeze(1), task.classes.to(x.device)] = torch.log_softmax(inside, dim=1)
+            classes = self.memory.tasks[index].classes.to(x.device)
+            scores[rows.unsqueeze(1), classes] = torch.log_softmax(self._inside(index, features[rows]), dim=1)
         return scores
 
     @property
@@ -243,13 +245,13 @@ class PrivateReplay(Learner):
         if self.student is not None:
             tensors = {f"student.{name}": tensor for name, tensor in self.student.tensors().items()}
             tensors["generator"] = self.student.generator.get_state()
-            return State(tensors, {"tasks": len(self.memory.tasks)})
+            return State(tensors)
         metric = self.memory.metric
         if metric is None:
-            return State({}, {"tasks": len(self.memory.tasks)})
+            return State({})
         return State(
             {"scatter": metric.scatter.clone()},
-            {"tasks": len(self.memory.tasks), "total": metric.total, "variance": metric.variance},
+            {"total": metric.total, "variance": metric.variance},
         )
 
     def episode(self, index: int) -> dict[str, Tensor]:
