@@ -1,0 +1,75 @@
+"""Restarts: a learner that is taken up twice from one saved state must not use the same noise for other data."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from l2dp.audit.attack import Attack, Level, elsewhere
+from l2dp.audit.attacks.membership import RECORDS, SHAPE, STEPS, clusters, small
+from l2dp.audit.canaries import rows_each
+from l2dp.audit.decisions import Trials
+from l2dp.audit.target import Target
+from l2dp.learners import Learner, Plan, Setting, State
+from l2dp.streams.records import Space, Task
+
+LOOKED_AT = 24
+
+
+class Restarts(Attack):
+    """One task is learned and saved. Two learners go on from there: one with the target in its next task or not, one
+    with data that are known. Noise that is repeated after a restart cancels between their releases.
+
+    The released numbers of both make the score, weighted by a likelihood ratio that is fitted on the first half.
+    """
+
+    NAME: ClassVar[str] = "restarts"
+    THREAT: ClassVar[str] = "two releases that continue one saved state with different data"
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 200, "thorough": 400}
+
+    def refusal(self, target: Target) -> str | None:
+        return elsewhere(target)
+
+    def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
+        coins = rng.integers(0, 2, runs).astype(bool)
+        fixed = [clusters(np.random.default_rng(index)) for index in range(2)]
+        seen = [self._both(target, bool(member), fixed) for member in coins]
+        return {self.NAME: Trials(np.stack(seen), coins)}
+
+    def _both(self, target: Target, member: bool, data: list[tuple[Tensor, Tensor]]) -> np.ndarray:
+        _, brought = rows_each(target)
+        first, saved = _begun(target), _task(0, data[0], 0)
+        first.learn(saved, Plan(STEPS, RECORDS // 2))
+        state, episode = first.state(), first.episode(0)
+        shown = []
+        for extra in (brought if member else 0, 0):
+            again = _begun(target)
+            tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
+            again.restore(State(tensors, state.meta), [episode], [saved])
+            before = _numbers(again.release())
+            again.learn(_task(1, data[1], extra), Plan(STEPS, RECORDS // 2))
+            after = _numbers(again.release())
+            shown.append(after[len(before) :] if len(after) > len(before) else after)
+        numbers = [part[np.linspace(0, len(part) - 1, min(LOOKED_AT, len(part))).astype(int)] for part in shown]
+        return np.concatenate(numbers)
+
+
+def _begun(target: Target) -> Learner:
+    learner = small(target)
+    learner.begin(Setting(Space(SHAPE, ("0", "1")), RECORDS // 2, seed=0))
+    return learner
+
+
+def _task(index: int, data: tuple[Tensor, Tensor], extra: int) -> Task:
+    x, y = data
+    train = torch.cat([x, torch.ones(extra, *SHAPE)]), torch.cat([y, torch.zeros(extra, dtype=torch.int64)])
+    users = torch.arange(len(train[0])).clamp(max=RECORDS) + index * (RECORDS + 1)
+    return Task.from_tensors(f"task {index}", train, data, users, (0, 1), declared_size=RECORDS)
+
+
+def _numbers(release: dict[str, Tensor]) -> np.ndarray:
+    """All released floats, those of the latest task last."""
+    return np.concatenate([t.double().flatten().numpy() for t in release.values() if t.is_floating_point()])

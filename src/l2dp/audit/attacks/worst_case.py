@@ -1,0 +1,64 @@
+"""Worst-case neighbour: the exact optimal test against one-shot statistics, on the data where it has most power."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import numpy as np
+
+from l2dp.audit.attack import Attack, Level, only_replay
+from l2dp.audit.bounds import Floats
+from l2dp.audit.canaries import class_sums, rows_each
+from l2dp.audit.decisions import Trials
+from l2dp.audit.target import Target
+
+AT_ONCE = 50_000
+
+
+def whole_budget(target: Target) -> Target:
+    """The same learner with all of a task's budget in its class sums: what they are worth at the stated ε."""
+    if target.option("budget").delta == 0:
+        return target
+    return target.having(target.variant, scatter_share=0.0, head_share=0.0)
+
+
+def directions(target: Target) -> tuple[Floats, float]:
+    """How one record of the longest features moves its class sum (with its count), and the weight of counts."""
+    weight = float(target.option("count_weight"))
+    return np.array([math.sqrt(1 - weight**2), weight]), weight
+
+
+class WorstCase(Attack):
+    """Class sums in two dimensions (one feature and the count), every class with one record or none.
+
+    Noise of classes is independent, so one call with thousands of classes is as many trials. The optimal test knows the
+    law of the noise: for Gaussian noise the score is the projection on the record, for the K-norm mechanism, whose
+    density falls like e^{−‖z‖/b}, it is ‖s‖ − ‖s − v‖. A user brings more records than may count, and features are a
+    thousand times too long, so a boundary that forgets to cut is found out.
+    """
+
+    NAME: ClassVar[str] = "worst-case neighbour"
+    THREAT: ClassVar[str] = "the released class sums; everything but the presence of one unit"
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 600_000, "thorough": 2_000_000}
+    JOBS: ClassVar[int] = 2
+
+    def refusal(self, target: Target) -> str | None:
+        return only_replay(target)
+
+    def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
+        target = whole_budget(target)
+        direction, weight = directions(target)
+        pure = target.option("budget").delta == 0
+        allowed, brought = rows_each(target)
+        if brought > 1:
+            runs = max(40, runs // 10)  # the ledger books every user of every task, which takes its time
+        count = min(AT_ONCE, runs)
+        seen, coins = [], []
+        for members, found in class_sums(target, count, math.ceil(runs / count), rng):
+            sums = np.stack([found.sums[:, 0].numpy() * direction[0], found.counts.numpy() * weight], axis=1)
+            moved = allowed * direction
+            score = np.linalg.norm(sums, axis=1) - np.linalg.norm(sums - moved, axis=1) if pure else sums @ direction
+            seen.append(score.astype(np.float64))
+            coins.append(members)
+        return {self.NAME: Trials(np.concatenate(seen), np.concatenate(coins))}
