@@ -1,0 +1,1 @@
+"""Groups of commands, one file each, thin: parse, call, print. `l2dp.cli` puts them together."""
