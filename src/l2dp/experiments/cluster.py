@@ -1,0 +1,96 @@
+"""The Ray engine: the same processes as `runner.Local` starts, on whichever machine of a cluster has room.
+
+Ray moves strings of JSON between machines; each run is a process of its own there, so it computes what it would
+compute here.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from l2dp.durable import make_folder, write_json
+from l2dp.errors import BadInput
+from l2dp.experiments import worker
+from l2dp.experiments.runner import Job, divide, reason
+
+PASSED_ON = ("L2DP_DATA", "L2DP_FEATURES", "PYTHONPATH")
+TAIL = 2000
+
+
+def execute(line: str, folder: str, threads: int) -> str:
+    """One run on a machine of the cluster: its exit code, the end of what it said, and its result."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "l2dp.experiments.worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    # Its input stays open until it ends: a task that Ray kills takes the run with it.
+    process.stdin.write(line)
+    process.stdin.flush()
+    said = process.stdout.read()
+    code = process.wait()
+    process.stdin.close()
+    process.stdout.close()
+    path = Path(folder) / "result.json"
+    result = path.read_text("utf-8") if code == 0 else "null"
+    return json.dumps({"code": code, "said": said[-TAIL:], "result": json.loads(result)})
+
+
+class OnRay:
+    """Runs on a Ray cluster: the one of `ray start` or RAY_ADDRESS if there is one, else one started here."""
+
+    def __init__(self, workers: int | None, runs: int) -> None:
+        try:
+            ray: Any = importlib.import_module("ray")
+        except ImportError:
+            raise BadInput("--engine ray needs Ray, which is not installed; pip install 'l2dp[ray]'") from None
+        self._ray = ray
+        passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
+        ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": passed_on})
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        self.slots, self._threads = divide(cores, workers, runs)
+        share = min(self._threads, cores)
+        self._execute = ray.remote(num_cpus=share, max_retries=0)(execute)
+        self._running: dict[Any, tuple[Job, Path, Path]] = {}
+
+    def start(self, job: Job, folder: Path, log: Path) -> None:
+        line = worker.to_line(job.request, job.seed, folder.absolute(), self._threads)
+        task = self._execute.remote(line, str(folder.absolute()), self._threads)
+        self._running[task] = job, folder, log
+
+    def finished(self) -> Iterator[tuple[Job, str | None]]:
+        ready, _ = self._ray.wait(list(self._running), timeout=0) if self._running else ([], [])
+        for task in ready:
+            job, folder, log = self._running.pop(task)
+            try:
+                found = json.loads(self._ray.get(task))
+            except self._ray.exceptions.RayError as error:
+                yield job, f"Ray: {str(error).strip().splitlines()[0]}"
+                continue
+            with log.open("a", encoding="utf-8") as said:
+                said.write(found["said"])
+            if found["code"] != 0:
+                yield job, reason(found["code"], log)
+                continue
+            if not (folder / "result.json").exists():  # a machine that does not share our files
+                make_folder(folder)
+                write_json(folder / "result.json", found["result"])
+            yield job, None
+
+    def stop(self) -> None:
+        for task in self._running:
+            self._ray.cancel(task, force=True)
+        self._running.clear()
+        self._ray.shutdown()

@@ -1,0 +1,57 @@
+"""The numbers of the paper (`paper.toml`), and what a number of ours is beside one of them."""
+
+from __future__ import annotations
+
+import functools
+import tomllib
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+from l2dp.errors import BadInput
+
+POINTS = 0.02
+"""Accuracies this near are called the same, forgetting as near as the next: seeds vary by about as much."""
+FORGETTING = 0.03
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One row of the paper: accuracy as a fraction, forgetting with its deviation, and where it stands."""
+
+    place: str
+    accuracy: float | None = None
+    forgetting: float | None = None
+    forgetting_sd: float | None = None
+    note: str | None = None
+
+
+@functools.cache
+def _numbers() -> dict[str, Any]:
+    return tomllib.loads(files("l2dp.experiments").joinpath("paper.toml").read_text("utf-8"))
+
+
+def printed(key: str) -> Printed:
+    """The row at `section/name`.
+
+    >>> printed("split-mnist/agem").accuracy
+    0.7971
+    """
+    section, _, name = key.partition("/")
+    try:
+        found = _numbers()[section][name]
+    except KeyError:
+        raise BadInput(f"paper.toml has no {key!r}; add the number and its place") from None
+    accuracy = found.get("accuracy")
+    return Printed(**{**found, "accuracy": None if accuracy is None else round(accuracy / 100, 6)})
+
+
+def verdict(measure: str, ours: float, theirs: float) -> str:
+    """`reproduced`, `better` or `worse`.
+
+    >>> verdict("accuracy", 0.55, 0.4773), verdict("forgetting", 0.30, 0.305)
+    ('better', 'reproduced')
+    """
+    near = POINTS if measure == "accuracy" else FORGETTING
+    gain = ours - theirs if measure == "accuracy" else theirs - ours
+    return "reproduced" if abs(gain) <= near else "better" if gain > 0 else "worse"

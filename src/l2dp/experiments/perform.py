@@ -1,0 +1,161 @@
+"""What `l2dp experiment` does: runs experiments by name, writes and shows what they found, and lists them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from l2dp.durable import make_folder, write_bytes, write_json
+from l2dp.errors import BadInput, L2dpError
+from l2dp.experiments import figures, grid, tables
+from l2dp.experiments.declared import Experiment, load, names, with_seeds
+from l2dp.experiments.functions import Ask, call
+from l2dp.experiments.outcome import outcome
+from l2dp.experiments.runner import Engine, Job, Local, divide, jobs_of, known_results, run_all
+from l2dp.progress import clock
+from l2dp.streams.fetch import HOMES, cache_folder, present
+
+ENGINES = ("local", "ray")
+
+
+def perform(
+    wanted: Sequence[str],
+    out: Path,
+    console: Console,
+    quick: bool = False,
+    known: Sequence[Path] = (),
+    engine: str = "local",
+    workers: int | None = None,
+    seeds: tuple[int, ...] | None = None,
+) -> None:
+    """Runs experiments to their end and shows them; fails at the end, if a run failed, and says which."""
+    chosen = [load(name, quick) for name in (names() if list(wanted) == ["all"] else wanted)]
+    if seeds is not None:
+        chosen = [with_seeds(experiment, seeds) for experiment in chosen]
+    for folder in known:
+        if not folder.is_dir():
+            raise BadInput(f"--known {folder} is not a folder")
+    jobs = jobs_of(chosen)
+    make_folder(out)
+    done = run_all(jobs, out, known, make_engine(engine, workers, len(jobs)), console)
+    failed = [f"{failure.job.name}: {failure.reason}; see {failure.log}" for failure in done.failures]
+    for experiment in chosen:
+        folder = out / (f"{experiment.name}-quick" if quick else experiment.name)
+        make_folder(folder)
+        try:
+            found = (
+                call(experiment, Ask(quick, folder, [*known, out / "runs"], console))
+                if experiment.function
+                else outcome(experiment, done.results)
+            )
+        except L2dpError as error:
+            failed.append(f"{experiment.name}: {error}")
+            continue
+        if experiment.kind == "grid":
+            found["notes"] += grid.notes(found, done.results)
+        write(found, folder)
+        show(found, console)
+        console.print(f"in {folder}", highlight=False, markup=False, soft_wrap=True)
+    if failed:
+        lines = "\n".join(failed)
+        console.print(f"\nfailed:\n{lines}", highlight=False, markup=False, soft_wrap=True)
+        raise L2dpError(f"{len(failed)} failed, as listed; the rest is kept, and the same command tries these again")
+
+
+def make_engine(name: str, workers: int | None, runs: int) -> Engine:
+    if name not in ENGINES:
+        raise BadInput(f"unknown engine {name!r}; choose from {', '.join(ENGINES)}")
+    if name == "ray":
+        from l2dp.experiments.cluster import OnRay
+
+        return OnRay(workers, runs)
+    return Local(*divide(len(os.sched_getaffinity(0)), workers, runs))
+
+
+def write(found: dict[str, Any], folder: Path) -> None:
+    """`outcome.json`, `table.md` and the pictures."""
+    write_json(folder / "outcome.json", found)
+    write_bytes(folder / "table.md", (page(found) + "\n").encode())
+    if "effects" in found:
+        for picture in figures.drawn(found):
+            figures.draw(found, picture, folder / f"{picture}.png")
+
+
+def page(found: dict[str, Any]) -> str:
+    """An outcome in Markdown, without its pictures."""
+    head = f"{found['title']}{' — QUICK FORM, not the data of the paper' if found['quick'] else ''}"
+    parts = [f"**{head}**" + (f" ({found['place']})" if found["place"] else ""), found["about"]]
+    if "effects" not in found:
+        parts.append(tables.markdown(found["columns"], found["rows"]))
+    else:
+        rows = [tables.cells(row, found["quick"]) for row in found["rows"]]
+        parts.append(tables.markdown(tables.COLUMNS, rows))
+        if found["effects"]:
+            parts.append(tables.markdown(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]]))
+    parts += [f"- {note}" for note in found["notes"]]
+    return "\n\n".join(parts)
+
+
+def show(found: dict[str, Any], console: Console) -> None:
+    """The same on the terminal."""
+    head = f"\n{found['title']}{' — QUICK FORM, not the data of the paper' if found['quick'] else ''}"
+    console.print(head, highlight=False, markup=False, soft_wrap=True)
+    if "effects" not in found:
+        tables.show(found["columns"], found["rows"], console)
+    else:
+        tables.show(*tables.narrow(found), console)
+        if found["effects"]:
+            tables.show(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]], console)
+    for note in found["notes"]:
+        console.print(note, highlight=False, markup=False, soft_wrap=True)
+
+
+def overview(out: Path, known: Sequence[Path]) -> str:
+    """What there is: every experiment, what it needs, how long its two forms take here, what is finished."""
+    finished = known_results([*known, out / "runs"])
+    lines = []
+    for name in names():
+        full, quick = load(name), load(name, quick=True)
+        lines.append(f"{name:28s} {full.title}{f' ({full.place})' if full.place else ''}")
+        lines.append(f"{'':28s} {full.about}")
+        lines.append(f"{'':28s} needs {_needs(full)}; full {_length(full, finished)}; quick {_length(quick, finished)}")
+    lines += ["", "l2dp experiment NAME [--quick] [--out DIR] [--engine local|ray] [--workers N]"]
+    return "\n".join(lines)
+
+
+def _needs(experiment: Experiment) -> str:
+    if not experiment.needs:
+        return "nothing"
+    return ", ".join(f"{name} ({'here' if _here(name) else 'not here'})" for name in experiment.needs)
+
+
+def _here(name: str) -> bool:
+    if name in HOMES:
+        return present(name) is not None
+    asked = os.environ.get("L2DP_DATA")
+    return any((place / name).is_dir() for place in (cache_folder(), *([Path(asked)] if asked else [])))
+
+
+def _length(experiment: Experiment, finished: dict[str, Any]) -> str:
+    """How long what is left takes with the cores of this machine, from the minutes in the file."""
+    cores = len(os.sched_getaffinity(0))
+    if experiment.function:
+        return "unknown" if experiment.minutes is None else f"about {clock(60 * experiment.minutes)}"
+    jobs = jobs_of([experiment])
+    left = [job for job in jobs if job.hash not in finished]
+    there = f"{len(jobs) - len(left)} of {len(jobs)} runs finished" if len(left) < len(jobs) else f"{len(jobs)} runs"
+    if not left:
+        return there
+    return f"{there}, {_minutes(left, cores)}"
+
+
+def _minutes(jobs: Sequence[Job], cores: int) -> str:
+    stated = [job.minutes for job in jobs if job.minutes is not None]
+    if len(stated) < len(jobs):
+        return "time unknown"
+    longest, together = max(stated), sum(stated) / min(cores, len(stated))
+    return f"about {clock(60 * max(longest, together))} on {cores} cores"

@@ -1,0 +1,109 @@
+"""Outcomes as tables: cells for the terminal and for Markdown, the same in both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from l2dp.experiments.outcome import Json
+
+COLUMNS = (
+    *("method", "guarantee", "accuracy %", "paper", "diff.", "forgetting", "paper", "diff.", "seeds", "verdict"),
+    "run on",
+)
+EFFECTS = ("effect", "difference", "p", "p, paired (ours)", "paper's p", "seeds", "verdict")
+
+
+def cells(row: Json, quick: bool) -> list[str]:
+    """One row; a quick form shows nothing of the paper."""
+    theirs = {} if quick or row["paper"] is None else row["paper"]
+    accuracy, forgetting = row.get("accuracy"), row.get("forgetting")
+    shown = [row["label"], row["guarantee"]]
+    shown += _beside(accuracy, row.get("accuracy_sd"), theirs.get("accuracy"), 100, 1, len(row["seeds"]))
+    shown += _beside(forgetting, row.get("forgetting_sd"), theirs.get("forgetting"), 1, 3, len(row["seeds"]))
+    shown.append(",".join(map(str, row["seeds"])) or "–")
+    shown.append("quick form" if quick and row["state"] != "not possible" else word(row))
+    return [*shown, row["on"]]
+
+
+def narrow(found: Json) -> tuple[list[str], list[list[str]]]:
+    """The same for a terminal: the paper's numbers in brackets, what it was run on below the label."""
+    rows = []
+    for row in found["rows"]:
+        label, guarantee, *numbers, seeds, judged, on = cells(row, found["quick"])
+        both = [
+            ours if printed == "–" else f"{ours} (paper {printed})"
+            for ours, printed in ((numbers[0], numbers[1]), (numbers[3], numbers[4]))
+        ]
+        rows.append([f"{label}\n  {on}", guarantee, *both, seeds, *([] if found["quick"] else [judged])])
+    columns = ["method, run on", "guarantee", "accuracy %", "forgetting", "seeds"]
+    return (columns if found["quick"] else [*columns, "verdict"]), rows
+
+
+def word(row: Json) -> str:
+    """The verdict in words: reproduced, better, worse (why), sub-sampled, not run, not possible (why)."""
+    if row["state"] == "run on other data":
+        return "–" if row["paper"] is None else f"not possible: {row['stands_in']}; other data stand in"
+    if row["state"] in ("not run", "not possible", "run on a sub-sample"):
+        shown = "sub-sampled" if row["state"] == "run on a sub-sample" else row["state"]
+    elif not row["verdict"]:
+        shown = "–" if row["paper"] is None else "no number to compare"
+    elif len(set(row["verdict"].values())) == 1:
+        shown = next(iter(row["verdict"].values()))
+    else:
+        shown = ", ".join(f"{measure} {judged}" for measure, judged in row["verdict"].items())
+    reason = row["unrun"] if row["state"] == "not run" else row["why"]
+    reasoned = row["state"] in ("not run", "not possible") or "worse" in shown
+    return f"{shown}: {reason}" if reason and reasoned else shown
+
+
+def _beside(
+    ours: float | None, sd: float | None, theirs: float | None, scale: float, digits: int, seeds: int
+) -> list[str]:
+    mine = "–" if ours is None else f"{scale * ours:.{digits}f}"
+    if ours is not None and sd is not None and seeds > 1:
+        mine += f" ± {scale * sd:.{digits}f}"
+    printed = "–" if theirs is None else f"{scale * theirs:.{2 if scale == 100 else 3}f}"
+    both = ours is not None and theirs is not None
+    return [mine, printed, f"{scale * (ours - theirs):+.{digits}f}" if both else "–"]  # type: ignore[operator]
+
+
+def effect_cells(effect: Json) -> list[str]:
+    unit = 100 if effect["measure"] == "accuracy" else 1
+    difference = effect.get("mean_difference")
+    says = effect["says"] if effect["tasks"] is None else f"{effect['says']} (first {effect['tasks']} tasks)"
+    shown = "–" if difference is None else f"{unit * difference:+.3g}"
+    if "first_gap" in effect:
+        shown = f"{unit * effect['first_gap']:+.3g} → {unit * effect['difference']:+.3g}"
+    return [
+        says,
+        shown,
+        *(_p(effect.get(key)) for key in ("p", "p_paired", "paper_p")),
+        str(effect.get("seeds", "–")),
+        effect["verdict"],
+    ]
+
+
+def _p(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2g}"
+
+
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A Markdown table; what would break a row of it is escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for index, name in enumerate(columns):
+        # Where it is too wide, the first column is what wraps: a guarantee is never cut within a word.
+        table.add_column(name, overflow="fold", ratio=1 if index == 0 else None, min_width=8)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    console.print(table)

@@ -1,0 +1,503 @@
+"""Experiments: what is declared runs, finished runs are never repeated, failures are listed."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from l2dp import benchmarks, cli, learners, sweeps
+from l2dp.errors import BadInput, L2dpError
+from l2dp.experiments import declared, perform, tables
+from l2dp.experiments.functions import Ask, Table
+from l2dp.experiments.identity import configuration, digest, of_result
+from l2dp.experiments.outcome import outcome, trend
+from l2dp.experiments.paper import printed, verdict
+from l2dp.experiments.runner import Local, divide, jobs_of, known_results, run_all
+from l2dp.runs import Schedule
+from l2dp.sweeps import Request
+
+ROOT = Path(__file__).parent.parent
+SILENT = Console(quiet=True)
+SMALL = """
+title = "two methods"
+about = "a small one"
+kind = "figure"
+[common]
+benchmark = "permuted-digits"
+tasks = 3
+per_task = 200
+seeds = [0, 1]
+[quick]
+tasks = 2
+seeds = [0]
+[[row]]
+name = "finetune"
+label = "finetune"
+learner = "finetune"
+[[row]]
+name = "agem"
+label = "A-GEM"
+learner = "agem"
+[[effect]]
+says = "memory helps"
+more = "agem"
+than = "finetune"
+"""
+
+
+def write(folder: Path, text: str = SMALL) -> str:
+    path = folder / "small.toml"
+    path.write_text(text, "utf-8")
+    return str(path)
+
+
+def stamps(out: Path) -> dict[str, int]:
+    return {path.parent.name: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
+
+
+# --- what is declared ---------------------------------------------------------------------------------
+
+
+def test_every_experiment_of_the_catalogue_is_sound() -> None:
+    for name in declared.names():
+        for quick in (False, True):
+            experiment = declared.load(name, quick)
+            assert experiment.title
+            assert experiment.about
+            assert jobs_of([experiment]) or experiment.function or all(row.impossible for row in experiment.rows)
+            for row in experiment.rows:
+                if row.paper is not None:
+                    assert not quick
+                    printed(row.paper)
+
+
+def test_quick_forms_on_embedded_data_fit_it() -> None:
+    """Batches fit tasks and options are known: what would fail is known before anything runs."""
+    streams: dict[tuple[Any, ...], list[int]] = {}
+    for job in jobs_of([declared.load(name, quick=True) for name in declared.names()]):
+        request = job.request
+        if not request.benchmark.endswith("-digits"):
+            continue
+        key = request.benchmark, request.tasks, request.per_task, request.disjoint, request.order
+        if key not in streams:
+            stream = benchmarks.make(*key[:4], order=request.order)
+            streams[key] = [task.train.declared_size for task in stream]
+        defaults = benchmarks.find(request.benchmark).for_learner(learners.find(request.learner).NAME)
+        size = defaults["batch_size"] if request.batch_size is None else request.batch_size
+        Schedule(size, request.epochs, request.balanced, request.full_batch).plans(streams[key])
+    assert streams
+
+
+def test_no_label_holds_a_bare_epsilon() -> None:
+    for name in declared.names():
+        for row in declared.load(name).rows:
+            assert "ε" not in row.label
+            assert "epsilon" not in row.label
+
+
+def test_the_example_of_the_page_is_an_experiment(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "experiments.md").read_text("utf-8")
+    (block,) = re.findall(r"^```toml\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    experiment = declared.load(write(tmp_path, block))
+    assert [row.name for row in experiment.rows] == ["agem", "private-replay-1", "private-replay-4"]
+    assert len(jobs_of([experiment])) == 6
+    assert [job.request.tasks for job in jobs_of([declared.load(write(tmp_path, block), quick=True)])] == [2] * 3
+
+
+BROKEN = [
+    (SMALL.replace("kind =", "kinds ="), "did you mean 'kind'"),
+    (SMALL.replace('kind = "figure"', 'kind = "picture"'), "choose from table, figure"),
+    (SMALL.replace("per_task", "pertask"), "did you mean 'per_task'"),
+    (SMALL.replace('more = "agem"', 'more = "gem"'), "names the row 'gem'"),
+    (SMALL.replace('name = "agem"', 'name = "finetune"'), "the same name"),
+    (SMALL.replace("title = ", "title "), "not a TOML file"),
+    (SMALL.replace('title = "two methods"', ""), "not an experiment"),
+    (SMALL.replace('learner = "agem"', 'learner = "agme"'), "did you mean 'agem'"),
+    (SMALL.replace('benchmark = "permuted-digits"', 'benchmark = "permuted-digit"'), "did you mean"),
+    (SMALL.replace("seeds = [0, 1]", 'seeds = [0, 1]\nfunction = "x:y"'), "has no 'function'"),
+    ('title = "t"\nabout = "a"\n', "rows or a function"),
+    ('title = "t"\nabout = "a"\nfunction = "l2dp.nowhere:f"\n', "no function"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), BROKEN)
+def test_a_broken_file_is_one_line(text: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["experiment", write(tmp_path, text), "--out", str(tmp_path / "out")])
+    error = capsys.readouterr()
+    assert ended.value.code == (1 if "no function" in says else 2)
+    assert says in error.err + error.out
+    assert error.err.count("\n") == 1
+
+
+def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in (
+        (["fig-split-mnits"], "did you mean 'fig-split-mnist'"),
+        (["fig-split-mnist", "--engine", "slurm"], "choose from local, ray"),
+        (["fig-split-mnist", "--workers", "0"], "--workers must be at least 1"),
+        (["fig-split-mnist", "--known", str(tmp_path / "none")], "is not a folder"),
+        (["docs", "--known", str(tmp_path / "none")], "is not a folder"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["experiment", *words, "--quick", "--out", str(tmp_path / "out")])
+        assert ended.value.code == 2
+        assert says in capsys.readouterr().err
+
+
+def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["experiment", "list", "--out", str(tmp_path)])
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert all(name in said for name in declared.names())
+
+
+# --- identity -----------------------------------------------------------------------------------------
+
+
+def test_a_result_has_the_identity_of_its_request(tmp_path: Path) -> None:
+    requests = [
+        Request("permuted-digits", "finetune", tasks=2, per_task=100),
+        Request("split-digits", "private-replay", 4.0, tasks=2, protocol="task", evaluate_every=2, test_records=50),
+        Request("split-digits", "l2dp-ml", 4.0, tasks=2, order="reverse", epochs=(1, 2), batch_size=60),
+    ]
+    for index, request in enumerate(requests):
+        result = sweeps.run_one(request, 7, tmp_path / str(index), SILENT)
+        assert of_result(json.loads(json.dumps(result.to_json()))) == configuration(request, 7)
+    assert len(known_results([tmp_path])) == len(requests)
+
+
+BASE = Request("permuted-digits", "agem")
+OTHERS = {
+    "benchmark": "split-digits",
+    "learner": "finetune",
+    "tasks": 4,
+    "per_task": 100,
+    "disjoint": True,
+    "protocol": "task",
+    "order": "reverse",
+    "epochs": (2,),
+    "balanced": True,
+    "full_batch": True,
+    "batch_size": 20,
+    "options": {"lr": "0.2"},
+    "evaluate_every": 3,
+    "device": "cuda",
+    "insecure_noise_seed": 1,
+    "test_records": 10,
+}
+
+
+def test_everything_that_is_asked_for_is_part_of_the_identity() -> None:
+    hashes = {digest(configuration(replace(BASE, **{key: value}), 0)) for key, value in OTHERS.items()}
+    hashes |= {digest(configuration(BASE, 0)), digest(configuration(BASE, 1))}
+    assert len(hashes) == len(OTHERS) + 2
+    private = Request("permuted-digits", "private-replay", 1.0)
+    assert digest(configuration(private, 0)) != digest(configuration(replace(private, epsilon=2.0), 0))
+    assert digest(configuration(private, 0)) != digest(configuration(replace(private, delta=1e-6), 0))
+
+
+def test_saying_a_default_changes_nothing() -> None:
+    assert configuration(replace(BASE, tasks=10, options={"lr": "0.1"}, batch_size=10), 0) == configuration(BASE, 0)
+
+
+# --- running ------------------------------------------------------------------------------------------
+
+
+def test_runs_are_made_once_and_a_failure_stops_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = SMALL.replace('learner = "finetune"', 'learner = "finetune"\nbatch_size = 999')
+    name, out = write(tmp_path, text), tmp_path / "out"
+    made = []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["experiment", name, "--quick", "--out", str(out), "--workers", "1"])
+        assert ended.value.code == 1
+        said = capsys.readouterr()
+        assert "a batch of 999 does not fit" in said.out.partition("\nfailed:\n")[2]
+        assert said.err.count("\n") == 1
+        made.append(stamps(out))
+    assert len(made[0]) == 1
+    assert made[1] == made[0]
+    assert "1 of 2 runs were finished before" in said.out
+    folder = out / "small-quick"
+    found = json.loads((folder / "outcome.json").read_text())
+    assert [row["state"] for row in found["rows"]] == ["not run", "run on a sub-sample"]
+    assert found["effects"][0]["verdict"] == "not run"
+    assert (folder / "accuracy.png").stat().st_size > 1000
+    assert "QUICK FORM" in (folder / "table.md").read_text()
+    # Another experiment with the same row, elsewhere, knows the run.
+    text = re.sub(r"\[\[row\]\]\nname = .finetune.*?(?=\[\[row)", "", SMALL, flags=re.DOTALL).partition("[[effect]]")[0]
+    perform.perform([write(tmp_path, text)], tmp_path / "other", SILENT, quick=True, known=[out])
+    assert stamps(tmp_path / "other") == {}
+
+
+def runner(name: str, out: Path) -> subprocess.Popen[bytes]:
+    words = [sys.executable, "-m", "l2dp", "experiment", name, "--out", str(out), "--workers", "2"]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+SEEDED = """
+title = "repeatable"
+about = "noise with a seed, so that two runs can be compared to the last bit"
+[common]
+benchmark = "permuted-digits"
+insecure_noise_seed = 5
+[[row]]
+name = "p"
+label = "private-replay"
+learner = "private-replay"
+epsilon = 4
+tasks = 10
+[[row]]
+name = "f"
+label = "finetune"
+learner = "finetune"
+tasks = 4
+"""
+
+
+def bare(result: dict[str, Any]) -> dict[str, Any]:
+    """A result without its timings."""
+    return {key: result[key] for key in result if key not in ("seconds", "examples_per_second", "peak_memory_mb")}
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a run takes a while to notice that its runner is gone."""
+    monkeypatch.setattr("l2dp.experiments.runner.PATIENCE", 300.0)
+
+
+def killed(name: str, out: Path, when: Callable[[], bool]) -> None:
+    """Starts a runner, kills it when asked to, and checks that nothing of what was finished has changed."""
+    before = stamps(out)
+    process = runner(name, out)
+    until = time.monotonic() + 600
+    while not when() and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    # The runs end with their runner: this refuses while anybody is at work there.
+    run_all([], out, [], Local(1, 1), SILENT)
+    after = stamps(out)
+    assert {key: after[key] for key in before} == before
+
+
+def check_like_undisturbed(name: str, out: Path) -> None:
+    before = stamps(out)
+    perform.perform([name], out, SILENT, workers=2)
+    after = stamps(out)
+    assert {key: after[key] for key in before} == before
+    jobs = jobs_of([declared.load(name)])
+    assert set(after) == {job.name for job in jobs}
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    for job in jobs:
+        undisturbed = sweeps.run_one(job.request, job.seed, out / "twins" / job.name, SILENT).to_json()
+        found = json.loads((out / "runs" / job.name / "result.json").read_text())
+        assert bare(found) == bare(json.loads(json.dumps(undisturbed)))
+    torch.set_num_threads(threads)
+
+
+def test_a_killed_runner_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    name, out = write(tmp_path, SEEDED.rpartition("[[row]]")[0]), tmp_path / "out"
+    killed(name, out, lambda: any(out.glob("runs/*/state/episode-00001*")))
+    states = list(out.glob("runs/*/state/episode-00001*"))
+    assert states
+    check_like_undisturbed(name, out)
+
+
+@pytest.mark.slow
+def test_a_runner_killed_at_random_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    name, out = write(tmp_path, SEEDED), tmp_path / "out"
+    times = random.Random(0)
+    for _ in range(8):
+        end = time.monotonic() + times.uniform(0.5, 8.0)
+        killed(name, out, lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+    check_like_undisturbed(name, out)
+
+
+def test_two_runners_do_not_share_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fcntl
+
+    monkeypatch.setattr("l2dp.experiments.runner.PATIENCE", 0.3)
+    (tmp_path / "out").mkdir()
+    with (tmp_path / "out" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(BadInput, match="another runner"):
+            run_all([], tmp_path / "out", [], Local(1, 1), SILENT)
+
+
+@given(st.integers(1, 64), st.none() | st.integers(1, 64), st.integers(0, 200))
+def test_cores_are_divided_sensibly(cores: int, workers: int | None, runs: int) -> None:
+    at_once, threads = divide(cores, workers, runs)
+    assert at_once >= 1
+    assert threads >= 1
+    if workers is None:
+        assert at_once * threads <= cores
+    else:
+        assert at_once == workers
+
+
+# --- functions ----------------------------------------------------------------------------------------
+
+
+def measure(ask: Ask) -> Table:
+    if not ask.quick:
+        raise L2dpError("only quick")
+    (ask.folder / "mine.txt").write_text("here")
+    return Table(["what", "value"], [["seconds", 1.5]], ["a note"])
+
+
+def test_an_experiment_may_be_a_function(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = f'title = "mine"\nabout = "a"\nfunction = "{__name__}:measure"\n'
+    perform.perform([write(tmp_path, text)], tmp_path / "out", SILENT, quick=True)
+    found = json.loads((tmp_path / "out" / "small-quick" / "outcome.json").read_text())
+    assert found["rows"] == [["seconds", 1.5]]
+    assert (tmp_path / "out" / "small-quick" / "mine.txt").exists()
+    with pytest.raises(L2dpError, match="1 failed"):
+        perform.perform([write(tmp_path, text)], tmp_path / "out", SILENT)
+
+
+# --- comparison ---------------------------------------------------------------------------------------
+
+
+def result(request: Request, seed: int, matrix: list[list[float]], epsilon: float | None = None) -> dict[str, Any]:
+    from l2dp.budget import NO_PRIVACY, Guarantee
+    from l2dp.runs import Result
+
+    guarantee = NO_PRIVACY if epsilon is None else Guarantee("refuted", epsilon, 0.0)
+    made = Result(
+        request.benchmark, request.learner, seed, request.protocol, guarantee, [*matrix], None, 1.0, None, 1.0
+    )
+    return made.to_json() | {"config": {"evaluate_every": 1}}
+
+
+def test_rows_stand_beside_the_paper(tmp_path: Path) -> None:
+    experiment = declared.load("fig-split-mnist")
+    rows = {row.name: row for row in experiment.rows}
+    found: dict[str, dict[str, Any]] = {}
+    for seed, value in ((0, 0.80), (1, 0.82)):
+        request = rows["agem-domain"].request
+        assert request is not None
+        matrix = [[value] * 5 for _ in range(5)]
+        found[digest(configuration(request, seed))] = result(request, seed, matrix)
+    made = {row["name"]: row for row in outcome(experiment, found)["rows"]}
+    agem = made["agem-domain"]
+    assert agem["seeds"] == [0, 1]
+    assert agem["seeds_missing"] == [2]
+    assert agem["verdict"] == {"accuracy": "reproduced", "forgetting": "better"}
+    cells = tables.cells(agem, quick=False)
+    assert cells[2:5] == ["81.0 ± 1.4", "79.71", "+1.3"]
+    assert made["l2dp-ml-1-domain"]["state"] == "not run"
+    assert "no status" in made["l2dp-ml-1-domain"]["guarantee"]
+    assert tables.cells(made["l2dp-ml-1-domain"], quick=False)[9] == "not run"
+
+
+def test_a_sub_sample_never_fills_a_row_of_the_paper(tmp_path: Path) -> None:
+    experiment = declared.load("fig-split-mnist")
+    row = next(row for row in experiment.rows if row.name == "agem-domain")
+    assert row.request is not None
+    for change in ({"per_task": 100}, {"test_records": 100}, {"tasks": 4}):
+        request = replace(row.request, **change)  # type: ignore[arg-type]
+        small = replace(experiment, rows=(replace(row, request=request),), effects=())
+        found = {digest(configuration(request, 0)): result(request, 0, [[0.8] * 4] * 4)}
+        (made,) = outcome(small, found)["rows"]
+        assert made["state"] == "run on a sub-sample"
+        assert made["verdict"] == {}
+        assert tables.word(made).startswith("sub-sampled")
+
+
+def test_other_data_reproduce_nothing() -> None:
+    experiment = declared.load("fig-split-mnist")
+    row = next(row for row in experiment.rows if row.name == "agem-domain")
+    assert row.request is not None
+    found = {digest(configuration(row.request, 0)): result(row.request, 0, [[0.8] * 5] * 5)}
+    other = replace(experiment, rows=(replace(row, stands_in="lost"),), effects=())
+    (made,) = outcome(other, found)["rows"]
+    assert made["verdict"] == {}
+    assert tables.cells(made, quick=False)[2:5] == ["80.0", "79.71", "+0.3"]
+    assert tables.word(made) == "not possible: lost; other data stand in"
+
+
+def curves(a: list[float], b: list[float], extra: str = "") -> dict[str, Any]:
+    text = SMALL.replace("tasks = 3", "tasks = 4").replace("seeds = [0, 1]", "seeds = [0]") + extra
+    folder = Path(os.environ["PYTEST_TMP"])
+    experiment = declared.load(write(folder, text))
+    found = {}
+    for row, curve in zip(experiment.rows, (b, a), strict=True):
+        assert row.request is not None
+        found[digest(configuration(row.request, 0))] = result(row.request, 0, [[value] * 4 for value in curve])
+    return outcome(experiment, found)["effects"][0]  # type: ignore[no-any-return]
+
+
+@pytest.fixture(autouse=True)
+def _tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_TMP", str(tmp_path))
+
+
+def test_effects_are_confirmed_contradicted_or_left_open() -> None:
+    low, high = [0.50, 0.51, 0.50, 0.49], [0.80, 0.81, 0.80, 0.79]
+    assert curves(high, low)["verdict"] == "confirmed"
+    assert curves(low, high)["verdict"] == "contradicted"
+    assert curves(low, [0.49, 0.52, 0.50, 0.50])["verdict"] == "not told apart"
+    assert curves(high, low)["mean_difference"] == pytest.approx(0.3)
+    few = curves([0.9, 0.91, 0.1, 0.1], [0.5, 0.51, 0.9, 0.9], "tasks = 2\n")
+    assert few["verdict"] == "confirmed"
+    gap = curves([0.9, 0.8, 0.7, 0.6], [0.5, 0.5, 0.5, 0.5], 'gap = "shrinks"\n')
+    assert (gap["verdict"], gap["first_gap"]) == ("confirmed", pytest.approx(0.4))
+    assert curves([0.9, 0.8, 0.7, 0.6], [0.5] * 4, 'gap = "grows"\n')["verdict"] == "contradicted"
+    assert trend([0.1, 0.1, 0.1]) == 1.0
+
+
+def test_verdicts() -> None:
+    assert verdict("accuracy", 0.70, 0.79) == "worse"
+    assert verdict("accuracy", 0.78, 0.79) == "reproduced"
+    assert verdict("forgetting", 0.30, 0.20) == "worse"
+    assert verdict("forgetting", 0.10, 0.20) == "better"
+    with pytest.raises(BadInput, match=r"paper\.toml has no"):
+        printed("split-mnist/nobody")
+
+
+# --- the audit in one table ---------------------------------------------------------------------------
+
+
+def finding(attack: str, verdict: str, bound: float | None, **stated: Any) -> dict[str, Any]:
+    guarantee = {"status": "refuted", "epsilon": 0.5, "delta": 0.0} | stated
+    return {
+        "attack": attack,
+        "variant": "",
+        "stated": guarantee,
+        "verdict": verdict,
+        "lower_bound": bound,
+        "ceiling": None if bound is None else bound + 1,
+    }
+
+
+def test_the_audit_summary_takes_thorough_audits_that_are_known(tmp_path: Path, monkeypatch: Any) -> None:
+    from l2dp.experiments import audits
+
+    monkeypatch.setattr(audits, "STATED", {"l2dp-ml": 0.5})
+    tried = [finding("rank", "refuted", 5.6), finding("membership", "holds so far", 0.1)]
+    tried.append(finding("sampler", "not applicable", None))
+    for level, findings in (("quick", []), ("thorough", tried)):
+        (tmp_path / f"{level}.json").write_text(
+            json.dumps({"learner": "l2dp-ml", "level": level, "findings": findings}), "utf-8"
+        )
+    table = audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
+    assert table.rows == [["l2dp-ml", "–", "ε=0.5 claimed, refuted", 2, "rank", "5.60", "6.60", "refuted"]]

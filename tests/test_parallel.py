@@ -1,0 +1,210 @@
+"""Two processes and one compute the same: noise is drawn once, every record is in one part, sums are shared."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from safetensors.torch import load_file
+
+from l2dp import parallel, sweeps
+from l2dp.experiments.worker import request_from
+from l2dp.sweeps import Request
+
+SILENT = Console(quiet=True)
+BASE = Request("permuted-digits", "agem", tasks=2, insecure_noise_seed=3)
+POOLED = {"scatter_share": "0.5", "head_share": "0"}
+REQUESTS = {
+    "private-replay": replace(BASE, learner="private-replay", epsilon=4.0),
+    "pooled": replace(BASE, benchmark="split-digits", learner="private-replay", epsilon=8.0, options=POOLED),
+    "agem": replace(BASE, batch_size=21),
+    "naive-gaussian": replace(BASE, learner="naive-gaussian", epsilon=8.0, options={"lr": "0.1"}),
+    "proved": replace(BASE, learner="private-replay", epsilon=4.0, tasks=1, insecure_noise_seed=None),
+}
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+
+from l2dp import parallel, sweeps
+from l2dp.errors import BadInput
+from l2dp.experiments.worker import request_from
+from l2dp.noise import Noise, SystemNoise
+
+torch.set_num_threads(1)
+out, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
+found = {}
+
+
+class Counting(SystemNoise):
+    drawn = 0
+
+    def words(self, count):
+        Counting.drawn += 1
+        return super().words(count)
+
+
+with parallel.joined():
+    noise = parallel.SharedNoise(Counting())
+    forked = noise.fork("task 1")
+    found["words"] = [noise.words(5).tolist(), forked.words(3).tolist(), noise.subset(50, 0.3).tolist()]
+    found["drawn"] = Counting.drawn
+    found["secure"] = noise.secure
+    for name, request in asked.items():
+        sweeps.run_one(request_from(request), 0, out / name, Console(quiet=True))
+    refused = []
+    channel = {"options": {"normalisation": "channel"}}
+    for learner, more in (("l2dp-ml", {}), ("agem", {"batch_size": 1}), ("agem", channel)):
+        try:
+            request = sweeps.Request("permuted-digits", learner, tasks=2, **more)
+            sweeps.run_one(request, 0, out / "refused", Console())
+        except BadInput as error:
+            refused.append(str(error))
+    found["refused"] = refused
+    try:
+        parallel.check_same(parallel.rank(), "run")
+        found["same"] = "yes"
+    except BadInput as error:
+        found["same"] = str(error)
+    # A finished run is returned, by every process, and not repeated.
+    again = sweeps.run_one(request_from(asked["agem"]), 0, out / "agem", Console(quiet=True))
+    found["again"] = again.to_json()["average_accuracy"]
+    found["rank"] = parallel.rank()
+(out / f"rank-{found['rank']}.json").write_text(json.dumps(found))
+"""
+
+
+def launch(words: list[str]) -> subprocess.Popen[str]:
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "ignore"}
+    pipe = subprocess.PIPE
+    return subprocess.Popen(
+        [*torchrun, *words], stdout=pipe, stderr=subprocess.STDOUT, text=True, env=environment, start_new_session=True
+    )
+
+
+@pytest.fixture(scope="module")
+def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
+    """One start of two processes for all tests, for starting is most of the time."""
+    out = tmp_path_factory.mktemp("two")
+    (out / "script.py").write_text(SCRIPT)
+    asked = json.dumps({name: asdict(request) for name, request in REQUESTS.items()})
+    process = launch([str(out / "script.py"), str(out), asked])
+    said, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, said
+    return out, [json.loads((out / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
+
+
+def tensors(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, request in REQUESTS.items() if request.insecure_noise_seed is not None]
+)
+def test_two_processes_equal_one(name: str, both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    sweeps.run_one(request_from(asdict(REQUESTS[name])), 0, tmp_path / "one", SILENT)
+    torch.set_num_threads(threads)
+    alone, together = tensors(tmp_path / "one"), tensors(both[0] / name)
+    assert alone.keys() == together.keys()
+    for key, tensor in alone.items():
+        # Sums of whole numbers are exact in any order; gradients are float32 and add up in another one.
+        if key.endswith((".sums", ".counts", ".classes")):
+            assert torch.equal(tensor, together[key]), key
+        else:
+            torch.testing.assert_close(together[key], tensor, rtol=2e-3, atol=2e-3, msg=key)
+    one, two = result(tmp_path / "one"), result(both[0] / name)
+    assert two["average_accuracy"][-1] == pytest.approx(one["average_accuracy"][-1], abs=0.02)
+    assert {**two["guarantee"]} == one["guarantee"]
+    assert two.get("privacy") == one.get("privacy")
+
+
+def test_the_guarantee_is_that_of_one_process(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    stated = result(both[0] / "proved")["guarantee"]
+    assert (stated["status"], stated["epsilon"], stated["delta"]) == ("proved", 4.0, 1e-5)
+
+
+def test_noise_is_drawn_once_by_the_first_process(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    first, second = both[1]
+    assert first["words"] == second["words"]
+    assert (first["drawn"], second["drawn"]) == (3, 0)
+    assert first["secure"] is second["secure"] is True
+
+
+def test_what_cannot_be_shared_is_refused(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    for found in both[1]:
+        assert "cannot share a run" in found["refused"][0]
+        assert "a record for each of 2 processes" in found["refused"][1]
+        assert "needs whole batches" in found["refused"][2]
+    assert both[1][0]["same"] == "yes"
+    assert "another run than the first" in both[1][1]["same"]
+
+
+def test_a_finished_run_is_given_to_every_process(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    assert both[1][0]["again"] == both[1][1]["again"] == result(both[0] / "agem")["average_accuracy"]
+
+
+@given(st.integers(0, 5000), st.integers(1, 9), st.sampled_from([1, 7, 1000]))
+def test_every_row_is_in_one_part(count: int, processes: int, block: int) -> None:
+    seen: list[int] = []
+    for rank in range(processes):
+        with patch.object(parallel, "size", lambda: processes), patch.object(parallel, "rank", lambda rank=rank: rank):
+            part = parallel.part(count, block)
+        assert part.start % block == 0 or part.start == count
+        seen += range(count)[part]
+    assert seen == list(range(count))
+
+
+def test_alone_nothing_is_shared() -> None:
+    tensor = torch.ones(3)
+    with parallel.joined():
+        assert parallel.add(tensor) is tensor
+        assert (parallel.size(), parallel.rank(), parallel.agreed(7)) == (1, 0, 7)
+        assert parallel.mean([tensor], 5)[0] is tensor
+
+
+@pytest.mark.slow
+def test_the_command_survives_being_killed(tmp_path: Path) -> None:
+    """`torchrun -m l2dp run`, killed after a task and given again, equals one that was left alone."""
+    words = ["-m", "l2dp", "run", "permuted-digits", "--epsilon", "4", "--tasks", "9", "--insecure-noise-seed", "1"]
+    undisturbed = launch([*words, "--out", str(tmp_path / "a")])
+    said, _ = undisturbed.communicate(timeout=600)
+    assert undisturbed.returncode == 0, said
+    process = launch([*words, "--out", str(tmp_path / "b")])
+    while not (tmp_path / "b" / "state" / "episode-00001.safetensors").exists():
+        time.sleep(0.02)
+    # The processes that torchrun starts have sessions of their own: they are killed one by one, as a machine would be.
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    for pid in (process.pid, *map(int, children)):
+        os.kill(pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "b" / "result.json").exists()
+    again = launch([*words, "--out", str(tmp_path / "b")])
+    said, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, said
+    alone, continued = tensors(tmp_path / "a"), tensors(tmp_path / "b")
+    assert all(torch.equal(alone[key], continued[key]) for key in alone)
+    assert result(tmp_path / "a")["accuracy_matrix"] == result(tmp_path / "b")["accuracy_matrix"]
