@@ -4,7 +4,7 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 CORES := $(shell nproc 2>/dev/null || echo 2)
 
-.PHONY: demo test test-all bench lint install clean
+.PHONY: demo test test-all bench faults soak lint install clean
 
 install: $(STAMP)
 
@@ -28,6 +28,14 @@ lint: install
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
+
+# Two hundred kills of `l2dp learn`, full and read-only disks: about half an hour.
+faults: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m bench.faults --out bench/out/faults
+
+# A thousand tasks in one home.
+soak: install
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m bench.soak --out bench/out/soak
 
 bench: install
 	$(VENV)/bin/python -m bench --out bench/out

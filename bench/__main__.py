@@ -12,11 +12,20 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import torch
 from rich.console import Console
 
-from bench import avalanche, dpsgd, flat, steps
+from bench import avalanche, books, dpsgd, flat, ingest, private_gradient, steps
 from bench.timing import machine
 from l2dp.durable import make_folder, write_json
 
-SECTIONS = {"steps": steps.run, "avalanche": avalanche.run, "flat": flat.run, "dpsgd": dpsgd.run}
+SECTIONS = {
+    "steps": steps.run,
+    "avalanche": avalanche.run,
+    "flat": flat.run,
+    "dpsgd": dpsgd.run,
+    "fingerprints": books.run_fingerprints,
+    "ledger": books.run_ledger,
+    "ingest": ingest.run,
+    "private-gradient": private_gradient.run,
+}
 
 
 def _sections(text: str) -> list[str]:

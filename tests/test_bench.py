@@ -70,6 +70,17 @@ def test_flat(found: dict[str, Any]) -> None:
         assert row["run"]["state_tensor_bytes"] < row["run"]["at"][0]["state"]
 
 
+def test_fingerprints_and_ledger(tmp_path: Path) -> None:
+    done = bench("--quick", "--only", "fingerprints,ledger", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    read = json.loads((tmp_path / "bench.json").read_text(encoding="utf-8"))
+    index, ledger = read["fingerprints"], read["ledger"]
+    assert index["overlap_found"] == index["overlap_true"] == 5000
+    assert index["bytes_each"] < 21
+    assert (ledger["blocks"], ledger["task"]) == (100_000, 10_000)
+    assert 0 < ledger["bytes_each"] < 200
+
+
 def test_an_unknown_section_is_refused() -> None:
     done = bench("--only", "steps,nothing")
     assert done.returncode == 2

@@ -15,7 +15,19 @@ from torch import Tensor
 from l2dp.budget import Budget, Guarantee
 from l2dp.conformance import check_learner
 from l2dp.errors import BadInput
-from l2dp.learners import LEARNERS, Agem, Finetune, L2dpMl, Learner, Plan, PrivateReplay, Setting, State, Tick
+from l2dp.learners import (
+    LEARNERS,
+    Agem,
+    Finetune,
+    L2dpMl,
+    Learner,
+    NaiveGaussian,
+    Plan,
+    PrivateReplay,
+    Setting,
+    State,
+    Tick,
+)
 from l2dp.models import Network
 from l2dp.streams import Space, Task
 
@@ -41,6 +53,7 @@ def test_every_learner_conforms(name: str) -> None:
         lambda: L2dpMl(model="mlp-8", normalisation="none", optimiser="Adam"),
         lambda: L2dpMl(model="mlp-8-8", momentum=0.9, project_parts="separate", projection="always", chi3="vector"),
         lambda: L2dpMl(model="mlp-8", reconstruction="tied", series="literal", lr=1e-4),
+        lambda: NaiveGaussian(model="mlp-8", momentum=0.9, horizon=3, memory_per_task=5),
         lambda: PrivateReplay(budget=Budget(2.0), project=8),
         lambda: PrivateReplay(budget=Budget(2.0, 1e-5), scatter_share=0.5, head_share=0.0),
         lambda: PrivateReplay(budget=Budget(100.0, 1e-5), scatter_share=0.3, head_share=0.3, lift=30, steps=3),

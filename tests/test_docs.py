@@ -65,7 +65,7 @@ def test_the_commands_of_the_page_work(example: Path) -> None:
         cwd=example.parent,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
     )
     assert (done.returncode, done.stderr) == (0, "")
     result = json.loads((example.parent / "runs" / "replay" / "result.json").read_text())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from l2dp.boundary import gradients
 from l2dp.boundary.entry import Entry, Opened, Protection
 from l2dp.boundary.ghost import clipped_sum
-from l2dp.boundary.gradients import CLIP_MARGIN, LinearGradients, NetworkGradients, noisy_sum
+from l2dp.boundary.gradients import CLIP_MARGIN, LinearGradients, Sampled, noisy_gradient, noisy_sum
 from l2dp.budget import Budget, Unit
 from l2dp.errors import BadInput, Refused
 from l2dp.models import build
@@ -513,71 +513,29 @@ def test_what_does_not_learn_is_neither_counted_nor_returned() -> None:
 # --- noisy gradients of networks ------------------------------------------------------------------------
 
 
-def network_gradients(
-    noise: Noise, charge: Callable[[], None] = lambda: None, name: str = "dense", **how: Any
-) -> tuple[NetworkGradients, nn.Module, Data]:
+def network_gradient(noise: Noise, rows: list[int], name: str = "dense") -> tuple[list[Tensor], nn.Module, Data]:
     network, x, y = case(name, 8)
-    given = x, y, torch.arange(8)
-    how = {"clip": 0.1, "multiplier": 2.0, "rate": 0.5, **how}
-    return NetworkGradients(opened(given), network, noise=noise, device=CPU, charge=charge, **how), network, given
+    sampled = Sampled(Records(Source(x, y, "test")), torch.tensor(rows, dtype=torch.int64))
+    return noisy_gradient(network, [sampled], 0.1, 2.0, 12.0, noise, CPU), network, (x, y, torch.arange(8))
 
 
 def test_noisy_gradients_are_the_clipped_sum_of_the_sample_over_the_expected_number() -> None:
-    gradient, network, (x, y, _) = network_gradients(Silent([1, 4, 5]))
+    found, network, (x, y, _) = network_gradient(Silent(), [1, 4, 5])
     expected = explicit(network, x[[1, 4, 5]], y[[1, 4, 5]], 0.1 * CLIP_MARGIN)[0]
-    found = gradient()
     assert [tuple(part.shape) for part in found] == [tuple(p.shape) for p in network.parameters()]
-    assert gradient.expected == 12.0
+    assert all(part.dtype == p.dtype for part, p in zip(found, network.parameters(), strict=True))
     assert torch.allclose(flat(found), flat(expected) / 12.0, atol=1e-7)
 
 
 def test_an_empty_sample_gives_noise_alone() -> None:
-    class Unlucky(InsecureNoise):
-        def subset(self, size: int, rate: float) -> NDArray[np.int64]:
-            return np.zeros(0, dtype=np.int64)
-
-    silent, _, _ = network_gradients(Silent([]))
-    assert not bool(flat(silent()).any())
-    noisy, _, _ = network_gradients(Unlucky(0), name="conv")
-    assert bool(flat(noisy()).all())
+    assert not bool(flat(network_gradient(Silent(), [])[0]).any())
+    assert bool(flat(network_gradient(InsecureNoise(0), [], "conv")[0]).all())
 
 
 def test_network_gradients_have_the_stated_noise() -> None:
-    noisy, exact = (
-        flat(network_gradients(noise, rate=1.0, name="conv")[0]()) for noise in (Silent(), InsecureNoise(3))
-    )
-    drawn = (noisy - exact) * 24.0
+    noisy, exact = (flat(network_gradient(noise, list(range(8)), "conv")[0]) for noise in (Silent(), InsecureNoise(3)))
+    drawn = (noisy - exact) * 12.0
     assert spread_p(drawn, 0.2) > ALARM
     assert shape_p(drawn, 0.2) > ALARM
     for wrong in (0.2 * 1.1, 0.2 / 1.1):
         assert spread_p(drawn, wrong) < ALARM
-
-
-def test_a_step_is_charged_before_anything_is_read() -> None:
-    class Counting(Silent):
-        asked = 0
-
-        def subset(self, size: int, rate: float) -> NDArray[np.int64]:
-            self.asked += 1
-            return super().subset(size, rate)
-
-    def refuse() -> None:
-        raise Refused("used up")
-
-    noise = Counting()
-    gradient, _, _ = network_gradients(noise, refuse)
-    with pytest.raises(Refused):
-        gradient()
-    assert noise.asked == 0
-    charged: list[int] = []
-    gradient, _, _ = network_gradients(noise, lambda: charged.append(noise.asked))
-    gradient()
-    gradient()
-    assert charged == [0, 1]
-
-
-def test_users_with_several_records_are_refused() -> None:
-    network, x, y = case("dense", 6)
-    there = opened((x, y, torch.tensor([1, 1, 1, 2, 2, 2])), "user")
-    with pytest.raises(BadInput):
-        NetworkGradients(there, network, 0.1, 2.0, 0.5, Silent(), CPU, lambda: None)

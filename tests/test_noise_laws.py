@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from l2dp.errors import BadInput
-from l2dp.noise import LARGEST, InsecureNoise, Noise, SystemNoise, rounded_sum
+from l2dp.noise import LARGEST, InsecureNoise, KeyedNoise, Noise, SystemNoise, rounded_sum
 
 DRAWS = 100_000
 SCALE = 3.7
@@ -22,8 +22,8 @@ ALARM = 1e-9
 
 light = settings(deadline=None, max_examples=100)
 Draws = NDArray[np.float64]
-SOURCES = [SystemNoise(), InsecureNoise(5).fork("task 3")]
-sources = pytest.mark.parametrize("source", SOURCES, ids=["system", "forked"])
+SOURCES = [SystemNoise(), KeyedNoise(bytes(range(32))), InsecureNoise(5).fork("task 3")]
+sources = pytest.mark.parametrize("source", SOURCES, ids=["system", "keyed", "forked"])
 
 
 def tails(law: stats.rv_continuous, value: float) -> float:

@@ -122,7 +122,11 @@ def interrupted(out: Path, name: str = "agem", after: int = 1, **options: Any) -
 def test_result_has_the_documented_keys(name: str, tmp_path: Path) -> None:
     returned = run(stream(), small(name), schedule=SMALL, out=tmp_path / "out", seed=5)
     result = read(tmp_path / "out")
-    own = {"l2dp-ml": {"released": dict, "claim": dict}, "private-replay": {"privacy": dict}}.get(name, {})
+    own = {
+        "l2dp-ml": {"released": dict, "claim": dict},
+        "naive-gaussian": {"accounting": dict},
+        "private-replay": {"privacy": dict},
+    }.get(name, {})
     assert {key: type(value) for key, value in result.items()} == KEYS | own
     assert result["guarantee"].keys() == GUARANTEE
     assert (result["learner"], result["seed"], result["tasks"], result["protocol"]) == (name, 5, 3, "class")

@@ -240,10 +240,10 @@ def test_npz_refuses_bombs_before_unpacking_them(tmp_path: Path, monkeypatch: py
         pytest.fail("it was unpacked")
 
     monkeypatch.setattr(np.lib.format, "read_array", unpacked)
-    monkeypatch.setattr("l2dp.streams.dataset._BOMB_SIZE", 1 << 20)
+    monkeypatch.setattr("l2dp.streams.npz._BOMB_SIZE", 1 << 20)
     bomb = npz(tmp_path / "a.npz", x_train=np.zeros((2000, 1000), np.uint8))
     assert "which no real data does" in refusal(bomb)
-    monkeypatch.setattr("l2dp.streams.dataset._NPZ_MOST", 100)
+    monkeypatch.setattr("l2dp.streams.npz._MOST", 100)
     assert "more than this reader takes" in refusal(npz(tmp_path / "b.npz"))
 
 

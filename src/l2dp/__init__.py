@@ -17,16 +17,22 @@ if TYPE_CHECKING:
     from l2dp.budget import Budget, Guarantee
     from l2dp.errors import BadInput, L2dpError, Refused
     from l2dp.runs import Result, Schedule, run
+    from l2dp.store import Home, Release, init
+    from l2dp.store import open_home as open
 
 __all__ = [
     "BadInput",
     "Budget",
     "Guarantee",
+    "Home",
     "L2dpError",
     "Refused",
+    "Release",
     "Result",
     "Schedule",
+    "init",
     "learners",
+    "open",
     "run",
     "streams",
 ]
@@ -40,6 +46,9 @@ _HOMES = {
     "Result": "l2dp.runs",
     "Schedule": "l2dp.runs",
     "run": "l2dp.runs",
+    "Home": "l2dp.store",
+    "Release": "l2dp.store",
+    "init": "l2dp.store",
 }
 
 
@@ -47,6 +56,8 @@ def __getattr__(name: str) -> Any:
     """Names are imported when they are first used, so that the command line answers before torch is loaded."""
     if name in ("learners", "streams"):
         return importlib.import_module(f"l2dp.{name}")
+    if name == "open":
+        return importlib.import_module("l2dp.store").open_home
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'l2dp' has no attribute {name!r}")

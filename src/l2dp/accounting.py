@@ -7,7 +7,9 @@ gradients. They compose within the task; different tasks hold different records 
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -134,7 +136,63 @@ def signal(budget: Budget) -> float:
     return 1 / calibrate(budget, Shares(1.0)).sums if budget.delta > 0 else budget.epsilon
 
 
-ORDERS = (1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+LARGEST_NOISE = 1e9
+
+ORDERS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 1024)
+"""Whole numbers: between them the divergence of a sampled Gaussian is a series that need not converge."""
+
+
+LEAST = 2.0**-40
+"""What one mechanism costs at least: below, dp-accounting's logarithms of numbers near 1 are rounding errors."""
+
+
+@lru_cache(maxsize=65536)
+def renyi(event: Event, order: float) -> float:
+    """The Rényi divergence of one mechanism at one order; add/remove of one record."""
+    accountant = RdpAccountant(orders=[order])
+    accountant.compose(event)
+    return max(float(accountant._rdp[0]), LEAST)
+
+
+@lru_cache(maxsize=256)
+def allowances(budget: Budget) -> dict[float, float]:
+    """For each order, the largest Rényi divergence that dp-accounting turns into at most ε at δ, where there is one."""
+    if budget.delta == 0:
+        raise BadInput("a Rényi filter needs a delta above 0")
+
+    def allowance(order: float) -> float:
+        low, high = 0.0, budget.epsilon
+        for _ in range(60):
+            middle = (low + high) / 2
+            found, _ = dp_accounting.rdp.compute_epsilon([order], [middle], budget.delta)
+            low, high = (middle, high) if found <= budget.epsilon else (low, middle)
+        return low
+
+    found: dict[float, float] = {order: allowed for order in ORDERS if (allowed := allowance(order)) > 0}
+    if not found:
+        raise BadInput(f"a Rényi filter has nothing to spend at {budget}; choose a larger epsilon or delta")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def order_for(budget: Budget, event: Event | None = None) -> float:
+    """The order at which a mechanism can be charged most often; None: Gaussian noise, whose cost at α is ∝ α."""
+    allowed = allowances(budget)
+    cost = {order: order if event is None else renyi(event, order) for order in allowed}
+    return max(allowed, key=lambda order: allowed[order] / cost[order])
+
+
+@lru_cache(maxsize=4096)
+def order_and_noise(budget: Budget, rate: float, steps: int, part: Fraction) -> tuple[float, float]:
+    """The order, and the least noise there, with which steps fit a part of the budget: the best of all orders."""
+    found = []
+    for order, allowed in allowances(budget).items():
+        with suppress(BadInput):
+            found.append((least_noise(rate, steps, order, part * Fraction(allowed)), order))
+    if not found:
+        raise BadInput(f"{steps} steps do not fit the budget at any noise; use fewer steps or a larger epsilon")
+    noise, order = min(found)
+    return order, noise
 
 
 class RenyiFilter:
@@ -144,41 +202,61 @@ class RenyiFilter:
     ---------
     The mechanisms that were accepted are together (ε, δ)-private, although each may depend on the answers of the
     earlier ones and on when one stops: a Rényi filter at one order fixed in advance (Feldman and Zrnic 2021). A
-    privacy-loss-distribution figure would not be valid here.
+    privacy-loss-distribution figure would not be valid here. Charges add up exactly, as fractions, so a thousand at
+    once and a thousand one by one are the same.
     """
 
-    def __init__(self, budget: Budget) -> None:
-        if budget.delta == 0:
-            raise BadInput("a Rényi filter needs a delta above 0")
+    def __init__(self, budget: Budget, order: float | None = None) -> None:
+        """`order` must come from public numbers, and be one of `ORDERS`; None: the one best for Gaussian noise."""
         self.budget = budget
-        # The order at which Gaussian noise gets furthest: its cost at order α is proportional to α.
-        allowed = {order: self._allowance(order) for order in ORDERS}
-        self.order = max(allowed, key=lambda order: allowed[order] / order)
-        self.allowance = allowed[self.order]
-        if self.allowance <= 0:
-            raise BadInput(f"a Rényi filter has nothing to spend at {budget}; choose a larger epsilon or delta")
-        self.spent = 0.0
-
-    def _allowance(self, order: float) -> float:
-        """The largest Rényi divergence at this order that dp-accounting turns into at most ε at δ."""
-        low, high = 0.0, self.budget.epsilon
-        for _ in range(60):
-            middle = (low + high) / 2
-            found, _ = dp_accounting.rdp.compute_epsilon([order], [middle], self.budget.delta)
-            low, high = (middle, high) if found <= self.budget.epsilon else (low, middle)
-        return low
+        self.order = order_for(budget) if order is None else order
+        self.allowance = allowances(budget)[self.order]
+        self.spent = Fraction(0)
 
     def cost(self, event: Event) -> float:
-        accountant = RdpAccountant(orders=[self.order])
-        accountant.compose(event)
-        return float(accountant._rdp[0])
+        return renyi(event, self.order)
+
+    def affordable(self, event: Event, part: Fraction = Fraction(1)) -> int:
+        """How many times a mechanism can still be charged before this part of the allowance is used up."""
+        cost = self.cost(event)
+        left = part * Fraction(self.allowance) - self.spent
+        return 0 if left <= 0 or not math.isfinite(cost) else left // Fraction(cost)
 
     def allows(self, event: Event) -> bool:
-        return self.spent + self.cost(event) <= self.allowance
+        return self.affordable(event) >= 1
 
-    def charge(self, event: Event) -> None:
-        """Books a mechanism before it reads; refuses one that would exceed the budget, and books nothing then."""
-        cost = self.cost(event)
-        if not self.spent + cost <= self.allowance:
+    def charge(self, event: Event, times: int = 1) -> None:
+        """Books mechanisms before they read; refuses what would exceed the budget, and books nothing then."""
+        if times > self.affordable(event):
             raise Refused(f"the budget of {self.budget} is used up; nothing was read")
-        self.spent += cost
+        self.spent += times * Fraction(self.cost(event))
+
+    def epsilon(self) -> float:
+        """The ε, at the budget's δ, of what was charged so far, if the charges were fixed in advance."""
+        found, _ = dp_accounting.rdp.compute_epsilon([self.order], [float(self.spent)], self.budget.delta)
+        return float(found)
+
+
+def least_noise(rate: float, steps: int, order: float, allowed: Fraction) -> float:
+    """The least noise multiplier with which `steps` noisy sums cost at most `allowed` at a Rényi order.
+
+    Guarantee
+    ---------
+    steps · cost ≤ allowed holds for what is returned, in exact arithmetic: it is checked, not assumed.
+    """
+    if allowed <= 0 or steps < 1:
+        raise BadInput("noise cannot be found for a budget of nothing or for no steps")
+
+    def fits(multiplier: float) -> bool:
+        cost = renyi(sampled_gaussian(rate, multiplier), order)
+        return math.isfinite(cost) and steps * Fraction(cost) <= allowed
+
+    low, high = 0.05, 1.0
+    while not fits(high):
+        low, high = high, 2 * high
+        if high > LARGEST_NOISE:
+            raise BadInput(f"{steps} steps do not fit the budget at any noise; use fewer steps or a larger epsilon")
+    while high / low > 1 + 1e-5:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

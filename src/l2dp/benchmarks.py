@@ -9,7 +9,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from l2dp.errors import BadInput
 from l2dp.streams.permuted import permuted
@@ -32,6 +33,8 @@ class Benchmark:
     tasks: int
     about: str
     settings: Settings = field(default_factory=dict)
+    caution: str | None = None
+    """What a guarantee for single records of this stream does not say."""
 
     def for_learner(self, learner: str) -> dict[str, Any]:
         return {**self.settings.get("*", {}), **self.settings.get(learner, {})}
@@ -41,6 +44,7 @@ _PIXELS = {"features": "pixels", "residual_clip": 0.7}
 _DIGITS: Settings = {
     "*": {"model": "mlp-128-128", "lr": 0.1, "batch_size": 10},
     "agem": {"memory_per_task": 250, "reference_batch": 256},
+    "naive-gaussian": {"batch_size": 100, "lr": 0.5, "clip": 1.0, "horizon": 10},
     "l2dp-ml": {"model": "mnist-conv", "batch_size": 64, "lr": 0.03, "encoder_lr": 1e-7},
     "private-replay": _PIXELS,
 }
@@ -49,12 +53,24 @@ _MNIST: Settings = {
     "agem": {"memory_per_task": 1000, "reference_batch": 500, "inputs": "unit", "lr": 0.003},
     "finetune": {"inputs": "unit", "lr": 0.003},
     "joint": {"inputs": "unit"},
+    "naive-gaussian": {
+        "model": "mlp-64",
+        "normalisation": "none",
+        "batch_size": 1000,
+        "inputs": "unit",
+        "lr": 12.0,
+        "clip": 0.1,
+        "horizon": 20,
+        "memory_per_task": 1000,
+        "reference_batch": 1000,
+    },
     "l2dp-ml": {"batch_size": 2500, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
     "private-replay": _PIXELS,
 }
 _SPLIT_MNIST: Settings = {
     "*": {"model": "mnist-conv", "normalisation": "group", "lr": 0.01, "batch_size": 100},
     "agem": {"memory_per_task": 1000, "reference_batch": 100},
+    "naive-gaussian": {"batch_size": 500, "lr": 2.0, "clip": 0.1, "horizon": 5, "memory_per_task": 1000},
     "l2dp-ml": {"batch_size": 500, "lr": 0.01, "encoder_lr": 1e-7, "normalisation": "neuron"},
     "private-replay": {
         "features": "hog",
@@ -66,6 +82,7 @@ _SPLIT_MNIST: Settings = {
 }
 _CIFAR: Settings = {
     "*": {"model": "cifar-resnet", "lr": 0.05, "batch_size": 64, "normalisation": "group"},
+    "naive-gaussian": {"batch_size": 1000, "lr": 2.0, "clip": 0.1, "horizon": 17, "memory_per_task": 1000},
     "l2dp-ml": {"batch_size": 1250, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
     "private-replay": _PIXELS,
 }
@@ -81,6 +98,32 @@ _SPLIT_CIFAR: Settings = {
     },
 }
 
+_HAR: Settings = {
+    "*": {"model": "har-conv", "normalisation": "group", "lr": 0.03, "batch_size": 64},
+    "agem": {"memory_per_task": 250, "reference_batch": 64},
+    "l2dp-ml": {"batch_size": 64, "lr": 0.03, "encoder_lr": 1e-7, "normalisation": "neuron"},
+    "naive-gaussian": {"batch_size": 256, "lr": 0.3, "clip": 0.5, "horizon": 4},
+    # Windows overlap, so what is protected is a person; `-o protects=record` is the paper's reading.
+    "private-replay": {
+        "features": "motion",
+        "lift": None,
+        "head_share": 0.8,
+        "rate": 0.15,
+        "protects": "user",
+        "per_user": 50,
+    },
+}
+_HAR_SPLITS: dict[str, Literal["user", "window", "development"]] = {
+    "har-rates": "user",
+    "har-rates-window": "window",
+    "har-rates-dev": "development",
+}
+HAR_RATES = ("5", "10", "20", "50")
+_OVERLAPPING = (
+    "windows overlap: a guarantee for one record holds for one window, not for a second of a recording, let alone for "
+    "the person; -o protects=user protects people"
+)
+
 BENCHMARKS: dict[str, Benchmark] = {
     "permuted-digits": Benchmark("permuted", ("digits",), 10, "8x8 digits, permuted (embedded)", _DIGITS),
     "split-digits": Benchmark("split", ("digits",), 5, "8x8 digits, two a task (embedded)", _DIGITS),
@@ -90,10 +133,18 @@ BENCHMARKS: dict[str, Benchmark] = {
     "split-cifar10-100": Benchmark(
         "split", ("cifar10", "cifar100"), 11, "CIFAR-10, then CIFAR-100 ten classes at a time", _SPLIT_CIFAR
     ),
+    "har-rates": Benchmark(
+        "har", ("har-rates",), 4, "phones' accelerometers: 5, 10, 20, 50 Hz, five activities", _HAR, _OVERLAPPING
+    ),
+    "har-rates-window": Benchmark(
+        "har", ("har-rates-window",), 4, "the same, split by overlapping windows (the paper's way)", _HAR, _OVERLAPPING
+    ),
+    "har-rates-dev": Benchmark("har", ("har-rates-dev",), 4, "the same for tuning, tested on other people", _HAR),
 }
 
 _OWN: Settings = {
     "*": {"model": "mlp", "lr": 0.1, "batch_size": 10},
+    "naive-gaussian": {"batch_size": 100, "lr": 2.0, "clip": 0.1},
     "l2dp-ml": {"batch_size": 100, "lr": 0.01},
     "private-replay": _PIXELS,
 }
@@ -107,8 +158,18 @@ def find(name: str) -> Benchmark:
     if colon and kind in ("permuted", "split"):
         tasks = 20 if kind == "permuted" else 5
         return Benchmark(kind, (path,), tasks, f"{kind} stream of {path}", _OWN)
+    if colon and kind == "har":
+        from l2dp.har.folder import Folder  # Polars is slow to import, and only this needs it
+
+        settings = _HAR
+        if Folder.open(Path(path)).described["unit"] == "window":
+            settings = {**_HAR, "private-replay": {**_HAR["private-replay"], "protects": "record"}}
+        return Benchmark(kind, (path,), 0, f"the sampling rates of {path}", settings, _OVERLAPPING)
+    base, at, rate = name.partition("@")
+    if at and base in _HAR_SPLITS and rate in HAR_RATES:
+        return replace(BENCHMARKS[base], datasets=(name,), tasks=1, about=f"{rate} Hz of {base} alone")
     near = difflib.get_close_matches(name, BENCHMARKS, 1, 0.5)
-    hint = f"did you mean {near[0]!r}?" if near else "see `l2dp list`, or use permuted:PATH or split:PATH"
+    hint = f"did you mean {near[0]!r}?" if near else "see `l2dp list`, or use permuted:PATH, split:PATH or har:PATH"
     raise BadInput(f"unknown benchmark {name!r}; {hint}")
 
 
@@ -130,12 +191,30 @@ def make(
         stream = permuted(benchmark.datasets[0], count, seed, per_task, disjoint)
         # All tasks of a permuted stream share their labels, so the three protocols are the same test.
         stream = replace(stream, protocol=protocol)
+    elif benchmark.kind == "har":
+        stream = _har(benchmark.datasets[0], tasks, per_task, seed)
+        stream = replace(stream, protocol=protocol)  # all rates share their labels, too
     else:
         stream = split(*benchmark.datasets, tasks=count, seed=seed, per_task=per_task, protocol=protocol)
     if order is not None:
         stream = stream.reordered(parse_order(order, [task.name for task in stream]))
-    config = {"per_task": per_task, "disjoint": disjoint, "order": order}
+    config = {**stream.config, "per_task": per_task, "disjoint": disjoint, "order": order}
     return replace(stream, name=name, config=config)
+
+
+def _har(source: str, tasks: int | None, per_task: int | None, seed: int) -> Stream:
+    from l2dp.streams.har import from_folder, har_rates  # Polars is slow to import, and only this needs it
+
+    if source.startswith("har-rates"):
+        base, _, rate = source.partition("@")
+        stream = har_rates(seed, _HAR_SPLITS[base], per_task, float(rate) if rate else None)
+    elif per_task is not None:
+        raise BadInput("--per-task goes with har-rates; an ingested folder is learned as it is")
+    else:
+        stream = from_folder(source)
+    if tasks is not None and tasks != len(stream):
+        raise BadInput(f"--tasks {tasks}: {source} has {len(stream)} rates; leave it out")
+    return stream
 
 
 def parse_order(order: str, names: Sequence[str]) -> list[int]:

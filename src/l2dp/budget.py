@@ -6,8 +6,9 @@ An ε never travels without the status that says what it is worth: see `Guarante
 from __future__ import annotations
 
 import math
+from collections.abc import Collection, Hashable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from l2dp.errors import BadInput
 
@@ -70,6 +71,20 @@ class Guarantee:
             source_delta=min(1.0, self.delta * overlap),
         )
 
+    def after(self, epsilon: float, delta: float) -> Guarantee:
+        """The same guarantee where ε and δ were spent on the data before: basic composition adds them up.
+
+        >>> str(Guarantee("proved", 0.5, 1e-5).after(0.25, 0.0))
+        'ε=0.75, δ=1e-05 proved'
+        """
+        if self.epsilon is None or self.delta is None:
+            return self
+        return replace(self, epsilon=self.epsilon + epsilon, delta=min(1.0, self.delta + delta))
+
+    def unproved(self) -> Guarantee:
+        """The same promise about data whose preparation no proof covers: it is only claimed."""
+        return replace(self, status="claimed") if self.status == "proved" else self
+
     def about_the_source(self) -> str | None:
         """What the guarantee means for a source record that appears in several tasks; None: in one only.
 
@@ -98,6 +113,13 @@ class Guarantee:
         delta = f", δ={self.delta:g}" if self.delta else ""
         word = "claimed, refuted" if self.status == "refuted" else self.status
         return f"ε={self.epsilon:g}{delta} {word}"
+
+
+class Charges(Protocol):
+    """What a boundary asks of a ledger, in memory or durable: who cannot pay, and a charge before the read."""
+
+    def exhausted(self, units: Collection[Hashable], cost: Budget) -> list[Hashable]: ...
+    def charge(self, units: Collection[Hashable], cost: Budget, what: str) -> None: ...
 
 
 NO_PRIVACY = Guarantee("none")

@@ -7,7 +7,6 @@ Errors are one line on standard error. Exit codes: 0 done, 1 a run failed, 2 wro
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +14,9 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from l2dp.commands import audit, experiment, har, home
+from l2dp.commands import report as pages
+from l2dp.commands.common import Out, numbers, say, use_cores, warn, words
 from l2dp.errors import BadInput, L2dpError
 
 app = typer.Typer(
@@ -24,41 +26,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Lifelong learning under one fixed privacy budget.",
 )
+app.add_typer(har.app, name="har")
 
 _UsageError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name__ == "ClickException")
 """Newer versions of Typer carry their own copy of Click; this is the class of whichever is in use."""
 
 INTERRUPTED = 130
-
-Out = Annotated[Path, typer.Option(help="Folder for the results; an unfinished run there is continued.")]
-
-
-def _numbers(text: str, option: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise BadInput(f"{option} {text!r}: give a whole number, or several separated by commas") from None
-
-
-def _words(options: list[str]) -> dict[str, str]:
-    words = {}
-    for option in options:
-        name, equals, value = option.partition("=")
-        if not equals:
-            raise BadInput(f"option {option!r}: write it as name=value")
-        words[name.strip().replace("-", "_")] = value.strip()
-    return words
-
-
-def _use_cores(threads: int | None) -> None:
-    # Threads that spin while they wait make a machine that is busy with something else many times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    import torch
-
-    if threads is not None and threads < 1:
-        raise BadInput(f"--threads must be at least 1, not {threads}")
-    if threads is not None or "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
 
 
 @app.command("run")
@@ -78,12 +51,17 @@ def run_command(
     full_batch: Annotated[bool, typer.Option("--full-batch", help="A task is one batch (Algorithm 1).")] = False,
     batch_size: Annotated[int | None, typer.Option(help="Records in a batch.")] = None,
     model: Annotated[str | None, typer.Option(help="mnist-conv, cifar-resnet, har-conv, mlp or mlp-W1-W2.")] = None,
+    clip: Annotated[float | None, typer.Option(help="C: the norm to which gradients are cut (naive-gaussian).")] = None,
+    noise_scale: Annotated[
+        float | None, typer.Option(help="z: noise over clip (naive-gaussian); default: the least that epsilon allows.")
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-o", help="A learner's option, name=value; repeatable.")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Data order and initial weights; never privacy noise.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Several seeds: 0,1,2.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(help="Evaluate after every so many tasks.")] = None,
+    test_records: Annotated[int | None, typer.Option(help="Test with so many records of a task; default: all.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, mps …")] = "cpu",
     threads: Annotated[
         int | None, typer.Option(help="Threads of torch; default: all cores, or OMP_NUM_THREADS.")
@@ -96,13 +74,13 @@ def run_command(
     """One run of a learner over a benchmark; continues where it stopped."""
     if seed is not None and seeds is not None:
         raise BadInput("--seed and --seeds exclude each other; give one of them")
-    _use_cores(threads)
-    from l2dp import report, sweeps
+    use_cores(threads)
+    from l2dp import parallel, report, sweeps
 
-    console = Console()
     if insecure_noise_seed is not None:
-        _warn("INSECURE NOISE: --insecure-noise-seed repeats the privacy noise; this run protects nobody")
-    chosen = _words(option or []) | ({"model": model} if model is not None else {})
+        warn("INSECURE NOISE: --insecure-noise-seed repeats the privacy noise; this run protects nobody")
+    flags = {"model": model, "clip": clip, "noise_scale": noise_scale}
+    chosen = words(option or []) | {name: str(value) for name, value in flags.items() if value is not None}
     request = sweeps.Request(
         benchmark,
         learner,
@@ -113,7 +91,7 @@ def run_command(
         disjoint,
         protocol,
         order,
-        _numbers(epochs, "--epochs"),
+        numbers(epochs, "--epochs"),
         balanced,
         full_batch,
         batch_size,
@@ -121,16 +99,22 @@ def run_command(
         evaluate_every,
         device,
         insecure_noise_seed,
+        test_records,
     )
-    if seeds is not None:
-        results = sweeps.run_seeds(request, _numbers(seeds, "--seeds"), out, console)
-    else:
-        results = [sweeps.run_one(request, seed or 0, out, console)]
+    with parallel.joined():
+        console = Console(quiet=parallel.rank() > 0)
+        if seeds is not None:
+            results = sweeps.run_seeds(request, numbers(seeds, "--seeds"), out, console)
+        else:
+            results = [sweeps.run_one(request, seed or 0, out, console)]
     report.print_table(report.table_rows([result.to_json() for result in results]), console)
     source = results[0].guarantee.about_the_source()
     if source is not None:
-        console.print(source, highlight=False, soft_wrap=True, markup=False)
-    console.print(f"results in {out}", highlight=False, soft_wrap=True, markup=False)
+        say(source)
+    caution = sweeps.caution(results[0])
+    if caution is not None:
+        warn(caution)
+    say(f"results in {out}")
 
 
 @app.command()
@@ -141,13 +125,13 @@ def demo(
     ] = None,
 ) -> None:
     """Every learner on a small embedded stream: a table, and report.html."""
-    _use_cores(threads)
+    use_cores(threads)
     from l2dp import report, sweeps
 
     console = Console()
     page, rows = sweeps.demo(out, console)
     report.print_table(rows, console)
-    console.print(f"open {page}", highlight=False, soft_wrap=True, markup=False)
+    say(f"open {page}")
 
 
 @app.command("plan")
@@ -169,7 +153,7 @@ def plan_command(
     reach 90 % of the accuracy without noise. Nothing of yours is read and nothing is spent. Accuracies are estimates on
     synthetic data, not guarantees. Takes about ten seconds, longer for large tasks.
     """
-    _use_cores(None)
+    use_cores(None)
     from l2dp import planning
 
     question = planning.Question(records, classes, features, epsilon, delta, unit, per_user, seed)
@@ -181,16 +165,23 @@ def plan_command(
         planning.show(outlook, Console())
 
 
+app.command("experiment")(experiment.experiment)
+
+
 @app.command("list")
 def list_command() -> None:
-    """Benchmarks, learners with their options, and which datasets are here."""
+    """Benchmarks, learners with their options, which datasets are here, and experiments."""
     from l2dp import sweeps
+    from l2dp.experiments import declared
 
-    Console().print(sweeps.overview(), highlight=False, markup=False, soft_wrap=True)
+    say(sweeps.overview())
+    named = "".join(f"\n  {name:28s} {declared.load(name).title}" for name in declared.names())
+    say(f"\nexperiments (l2dp experiment list){named}")
 
 
-def _warn(message: str) -> None:
-    print(f"l2dp: {message}", file=sys.stderr, flush=True)
+home.register(app)
+pages.register(app)
+app.command("audit")(audit.audit)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -198,17 +189,17 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         code: Any = app(args=arguments, standalone_mode=False)
     except L2dpError as error:
-        _warn(" ".join(str(error).split()))
+        warn(" ".join(str(error).split()))
         code = error.exit_code
     except _UsageError as error:
         if "NoArgsIsHelp" in type(error).__name__:
             print(error.format_message())
         else:
-            _warn(f"{' '.join(error.format_message().split())} (see l2dp --help)")
+            warn(f"{' '.join(error.format_message().split())} (see l2dp --help)")
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     # Typer turns an interrupt into this code without a word.
     if code == INTERRUPTED:
-        _warn("interrupted; run the same command again to continue")
+        warn("interrupted; run the same command again to continue")
     sys.exit(code if isinstance(code, int) else 0)

@@ -12,15 +12,20 @@ import os
 import struct
 import tempfile
 from pathlib import Path
-from typing import Any
-
-import safetensors.torch
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from l2dp.errors import BadInput, L2dpError
 
+if TYPE_CHECKING:  # torch is imported where tensors are: a question about a home is answered before it is loaded
+    from torch import Tensor
+
 PRIVATE = 0o600
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, as the hexadecimal digits that `sha256sum` prints."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def make_folder(path: Path) -> None:
@@ -28,6 +33,15 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {path}: {error.strerror}; choose another --out") from error
+
+
+def sync_folder(path: Path) -> None:
+    """Makes the names in a folder durable: what was renamed, made or removed there."""
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
@@ -41,11 +55,7 @@ def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)  # noqa: PTH105 (a path from mkstemp)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
     except OSError as error:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
@@ -79,6 +89,8 @@ def read_json(path: Path) -> Any:
 
 def _checksum(tensors: dict[str, Tensor], text: str) -> str:
     """Of all that a file holds: safetensors itself does not notice a changed number."""
+    import torch
+
     total = hashlib.sha256(text.encode())
     for name, tensor in sorted(tensors.items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -88,6 +100,8 @@ def _checksum(tensors: dict[str, Tensor], text: str) -> str:
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meta: Any, mode: int = PRIVATE) -> None:
     """One safetensors file; `meta` is JSON in its header, so both change in one step."""
+    import safetensors.torch
+
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     text = json.dumps(meta)
     # One entry only: safetensors writes several in random order, and equal contents should make equal files.
@@ -96,6 +110,8 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], meta: Any, mode: int =
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], Any]:
+    import safetensors.torch
+
     try:
         data = path.read_bytes()
         tensors = safetensors.torch.load(data)

@@ -9,7 +9,7 @@ from l2dp.budget import Budget
 from l2dp.errors import Refused
 
 
-def _exact(number: float) -> Fraction:
+def exact(number: float) -> Fraction:
     """A number as it is written, so that ten times 0.1 is 1."""
     return Fraction(repr(float(number)))
 
@@ -35,8 +35,8 @@ class Ledger:
 
     def exhausted(self, units: Collection[Hashable], cost: Budget) -> list[Hashable]:
         """The units that cannot pay this cost any more."""
-        limit = _exact(self.lifetime.epsilon), _exact(self.lifetime.delta)
-        price = _exact(cost.epsilon), _exact(cost.delta)
+        limit = exact(self.lifetime.epsilon), exact(self.lifetime.delta)
+        price = exact(cost.epsilon), exact(cost.delta)
         zero = Fraction(0), Fraction(0)
         return [
             unit
@@ -54,4 +54,4 @@ class Ledger:
             )
         for unit in units:
             epsilon, delta = self._spent.get(unit, (Fraction(0), Fraction(0)))
-            self._spent[unit] = epsilon + _exact(cost.epsilon), delta + _exact(cost.delta)
+            self._spent[unit] = epsilon + exact(cost.epsilon), delta + exact(cost.delta)

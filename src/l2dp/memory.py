@@ -113,6 +113,10 @@ class Metric:
         self.variance += deviation**2
         self._precision = None
 
+    def load(self, precision: Tensor) -> None:
+        """Takes up what `precision` gave, to measure with; nothing can be added then."""
+        self._precision = precision.clone()
+
     def precision(self) -> Tensor:
         """The inverse of the covariance within classes, its eigenvalues raised by the noise's own.
 

@@ -7,7 +7,7 @@ model, or touches a file.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,12 +54,13 @@ def average_forgetting(matrix: Matrix) -> list[float | None]:
     return [None, *_nones(means)]
 
 
-def p_value_curve(a: Curve, b: Curve, paired: bool = False) -> list[float | None]:
+def p_value_curve(a: Curve, b: Curve, paired: bool = False, at: Collection[int] | None = None) -> list[float | None]:
     """Two-tailed t-test between the first τ entries of two average-accuracy curves, for every τ.
 
     The paper's test treats the two curves as independent samples; `paired` (ours) compares them task by task.
     An entry that is None in one curve is left out of both. None for fewer than two remaining pairs; 1.0 where
-    there is neither a difference nor a variance.
+    there is neither a difference nor a variance. With `at`, only those entries (counted from 0) are tested and
+    the rest is None: a curve of a thousand tasks need not be tested a thousand times to be drawn.
 
     >>> p_value_curve([0.5, 0.5, 0.5], [0.5, 0.5, 0.5])
     [None, 1.0, 1.0]
@@ -78,7 +79,7 @@ def p_value_curve(a: Curve, b: Curve, paired: bool = False) -> list[float | None
             continue
         first.append(x)
         second.append(y)
-        if len(first) < 2:
+        if len(first) < 2 or (at is not None and len(curve) not in at):
             curve.append(None)
             continue
         # Constant curves are ordinary here, a floor at chance for example, and SciPy warns about each.

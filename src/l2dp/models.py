@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l2dp import activity_models
 from l2dp.errors import BadInput
 from l2dp.streams.records import Space
 
@@ -233,7 +234,7 @@ def _mlp(space: Space, widths: list[int], norm: Normalisation, bounded: bool) ->
     return Network(encoder, nn.Sequential(*layers), _hidden(norm, bounded, first))
 
 
-NAMES = ("mnist-conv", "cifar-resnet", "har-conv", "mlp")
+NAMES = ("mnist-conv", "cifar-resnet", "har-conv", "mlp", *activity_models.NAMES)
 
 
 def build(
@@ -255,6 +256,9 @@ def _named(spec: str, space: Space, normalisation: Normalisation, bounded: bool)
         return _conv_net(space, 5, 2, 512, normalisation, bounded, spec)
     if spec == "har-conv":
         return _conv_net(space, 2, 1, 128, normalisation, bounded, spec)
+    if spec in activity_models.NAMES:
+        inner = activity_models.body(spec, space)
+        return Network(inner, nn.Linear(inner.width, space.classes), nn.Identity())
     if spec == "cifar-resnet":
         return _resnet(space, normalisation, bounded)
     if re.fullmatch(r"mlp(-[1-9]\d{0,4})*", spec):

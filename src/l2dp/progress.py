@@ -10,7 +10,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 REFRESH_SECONDS = 0.2
 
 
-def _clock(seconds: float) -> str:
+def clock(seconds: float) -> str:
+    """A duration for people."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -46,7 +47,7 @@ class Lines:
         rate = self._done / max(now - self._began, 1e-9)
         left = max(0, self._steps - self._done) / rate if rate > 0 else 0.0
         self._console.print(
-            f"{self._label}: {self._name}{extra}, {rate:,.0f} steps/s, {_clock(left)} left",
+            f"{self._label}: {self._name}{extra}, {rate:,.0f} steps/s, {clock(left)} left",
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -8,12 +8,14 @@ before the first task too, so that a draw of noise is durable before anything us
 from __future__ import annotations
 
 import fcntl
+import json
 import math
 import resource
 import shutil
 import time
+import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -22,7 +24,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from l2dp import metrics, report
+from l2dp import metrics, parallel, report
 from l2dp.boundary.admission import check_task
 from l2dp.budget import Guarantee
 from l2dp.durable import make_folder, read_json, read_tensors, write_json, write_tensors
@@ -171,20 +173,34 @@ def accuracy(
 
 
 def evaluate(
-    learner: Learner, stream: Stream, learned: int, device: torch.device, released: bool = False
+    learner: Learner,
+    stream: Stream,
+    learned: int,
+    device: torch.device,
+    released: bool = False,
+    test_records: int | None = None,
 ) -> list[float]:
     """One row of the accuracy matrix: every task of the stream after learning the first `learned`."""
-    return [
+    most = RELEASED_RECORDS if released else None
+    row = [
         accuracy(
             learner,
             task.test,
             stream.allowed(task),
             device,
             released,
-            UNSEEN_RECORDS if index >= learned else RELEASED_RECORDS if released else None,
+            _least(UNSEEN_RECORDS, test_records) if index >= learned else _least(most, test_records),
         )
+        if index % parallel.size() == parallel.rank()
+        else 0.0
         for index, task in enumerate(stream)
     ]
+    found: list[float] = parallel.add(torch.tensor(row, dtype=torch.float64)).tolist()
+    return found
+
+
+def _least(*limits: int | None) -> int | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def run(
@@ -195,6 +211,7 @@ def run(
     seed: int = 0,
     out: Path | str | None = None,
     evaluate_every: int | None = None,
+    test_records: int | None = None,
     device: str | torch.device = "cpu",
     insecure_noise_seed: int | None = None,
     progress: Progress | None = None,
@@ -211,12 +228,20 @@ def run(
     for task in stream:
         check_task(task, stream.space)
     plans = schedule.plans([task.train.declared_size for task in stream])
-    every = _default_interval(learner, len(stream)) if evaluate_every is None else evaluate_every
+    every = default_interval(learner, len(stream)) if evaluate_every is None else evaluate_every
     if every < 1:
         raise BadInput(f"--evaluate-every must be at least 1, not {every}")
+    if test_records is not None and test_records < 1:
+        raise BadInput(f"--test-records must be at least 1, not {test_records}")
     check_seed("--seed", seed)
     check_seed("--insecure-noise-seed", insecure_noise_seed or 0)
     noise: Noise = SystemNoise() if insecure_noise_seed is None else InsecureNoise(insecure_noise_seed)
+    if parallel.size() > 1:
+        noise = parallel.SharedNoise(noise)
+        if not vars(type(learner)).get("PARALLEL"):
+            raise BadInput(f"{type(learner).NAME} cannot share a run with other processes; start it without torchrun")
+        if min(plan.batch_size for plan in plans) < parallel.size():
+            raise BadInput(f"a batch must have a record for each of {parallel.size()} processes; raise --batch-size")
     setting = Setting(
         stream.space,
         max(plan.batch_size for plan in plans),
@@ -239,6 +264,8 @@ def run(
         "released_test_records": RELEASED_RECORDS,
         "device": str(device),
         "insecure_noise_seed": insecure_noise_seed,
+        # Left out when all are used, as in results that are older than the choice.
+        **({} if test_records is None else {"test_records": test_records}),
     }
     identity = {
         "benchmark": stream.name,
@@ -247,20 +274,27 @@ def run(
         "protocol": stream.protocol,
         "config": config,
     }
+    sizes = [task.train.declared_size for task in stream]
+    parallel.check_same(zlib.crc32(json.dumps([identity, sizes], sort_keys=True).encode()), "run")
     if out is None:
         learner.begin(setting)
-        return _Run(stream, learner, setting, plans, every, config, progress, None).finish()
+        return _Run(stream, learner, setting, plans, every, test_records, config, progress, None).finish()
     folder = Path(out)
-    with run_folder(folder, identity) as finished:
-        if finished is not None:
-            result = from_json(finished)
+    with run_folder(folder, identity) if parallel.rank() == 0 else nullcontext() as finished:
+        if parallel.agreed(finished is not None):
+            result = from_json(finished if finished is not None else read_json(folder / "result.json"))
+            if parallel.rank() > 0:
+                return result
             # A crash between the result and the end leaves secrets behind.
             shutil.rmtree(folder / "state", ignore_errors=True)
             return result
         learner.begin(setting)
         # Only now: a learner that refuses its setting leaves the folder free for another try.
-        write_json(folder / "run.json", identity)
-        result = _Run(stream, learner, setting, plans, every, config, progress, folder / "state").finish()
+        if parallel.rank() == 0:
+            write_json(folder / "run.json", identity)
+        result = _Run(stream, learner, setting, plans, every, test_records, config, progress, folder / "state").finish()
+        if parallel.rank() > 0:
+            return result
         write_tensors(folder / "model.safetensors", learner.release(), {"learner": result.learner}, 0o644)
         report.curve_png([result.to_json()], folder / "accuracy.png", f"{stream.name}, seed {seed}")
         write_json(folder / "result.json", result.to_json())
@@ -315,7 +349,8 @@ def check_device(name: str | torch.device) -> torch.device:
     return device
 
 
-def _default_interval(learner: Learner, tasks: int) -> int:
+def default_interval(learner: Learner, tasks: int) -> int:
+    """After how many tasks a learner is evaluated when nobody says."""
     if not learner.EVERY_TASK:
         return tasks
     return 1 if tasks <= LONG_STREAM else math.ceil(tasks / 20)
@@ -367,6 +402,7 @@ class _Run:
     setting: Setting
     plans: list[Plan]
     every: int
+    test_records: int | None
     config: dict[str, Any]
     progress: Progress
     folder: Path | None
@@ -392,11 +428,11 @@ class _Run:
                     clock = time.perf_counter()
                     learner.settle(self.progress.tick)
                     self.training += time.perf_counter() - clock
-                    row = evaluate(learner, stream, index + 1, self.setting.device)
+                    row = evaluate(learner, stream, index + 1, self.setting.device, False, self.test_records)
                     self.rows[index] = row
                     average = sum(row[: index + 1]) / (index + 1)
                     if has_secrets:
-                        again = evaluate(learner, stream, index + 1, self.setting.device, released=True)
+                        again = evaluate(learner, stream, index + 1, self.setting.device, True, self.test_records)
                         self.released[index] = again
                 self.done = index + 1
                 self.progress.evaluated(index, average)
@@ -408,7 +444,7 @@ class _Run:
             type(learner).NAME,
             self.setting.seed,
             stream.protocol,
-            learner.guarantee.over(stream.source_overlap),
+            self._promised().over(stream.source_overlap),
             self._matrix(self.rows),
             self._matrix(self.released) if has_secrets else None,
             self.seconds + time.perf_counter() - self.started,
@@ -417,6 +453,11 @@ class _Run:
             self.config,
             learner.facts(),
         )
+
+    def _promised(self) -> Guarantee:
+        """What the learner promises, with what preparing the stream has cost; only claimed if no proof covers that."""
+        promised = self.learner.guarantee.after(*self.stream.spent)
+        return promised if self.stream.covered else promised.unproved()
 
     def _matrix(self, rows: dict[int, list[float]]) -> Matrix:
         empty: list[float | None] = [None] * len(self.stream)
@@ -435,7 +476,9 @@ class _Run:
         if self.folder is None:
             return
         head = self.folder / "learner.safetensors"
-        if not head.exists():
+        if not parallel.agreed(head.exists()):
+            if parallel.rank() > 0:
+                return
             make_folder(self.folder)
             self.folder.chmod(0o700)
             self._save()
@@ -461,7 +504,7 @@ class _Run:
 
         Accuracies go with the task's episode, so that neither file grows with the number of tasks.
         """
-        if self.folder is None:
+        if self.folder is None or parallel.rank() > 0:
             return
         if self.done > 0:
             last = self.done - 1

@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from rich.console import Console
 
-from l2dp import benchmarks, learners, metrics, progress, report
+from l2dp import benchmarks, learners, metrics, parallel, progress, report
 from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.learners.options import configure, has_budget, option_types
@@ -40,6 +40,7 @@ class Request:
     evaluate_every: int | None = None
     device: str = "cpu"
     insecure_noise_seed: int | None = None
+    test_records: int | None = None
 
 
 def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
@@ -67,6 +68,7 @@ def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
         seed=seed,
         out=out,
         evaluate_every=request.evaluate_every,
+        test_records=request.test_records,
         device=request.device,
         insecure_noise_seed=request.insecure_noise_seed,
         progress=progress.for_console(console, f"{cls.NAME} on {request.benchmark}, seed {seed}"),
@@ -95,8 +97,17 @@ def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Consol
         if "released" in found[0]:
             mean, deviation = metrics.mean_and_sd([one["released"][key] for one in found])
             summary.setdefault("released", {})[key] = {"mean": mean, "sd": deviation}
-    write_json(out / "summary.json", summary)
+    if parallel.rank() == 0:
+        write_json(out / "summary.json", summary)
     return results
+
+
+def caution(result: Result) -> str | None:
+    """What must be said next to a guarantee for single records of some streams; None: nothing."""
+    promised = result.guarantee
+    if promised.epsilon is None or promised.unit != "record":
+        return None
+    return benchmarks.find(result.stream).caution
 
 
 DEMO = Request("permuted-digits", "agem", tasks=10)
@@ -127,7 +138,13 @@ def overview() -> str:
     lines = ["benchmarks"]
     for name, benchmark in benchmarks.BENCHMARKS.items():
         lines.append(f"  {name:20s} {benchmark.tasks:3d} tasks  {benchmark.about}")
-    lines += ["  permuted:PATH, split:PATH  the same streams from an idx folder or an NPZ", "", "learners"]
+    lines += [
+        "  permuted:PATH, split:PATH  the same streams from an idx folder or an NPZ",
+        "  har-rates@5                one rate alone: @5, @10, @20 or @50",
+        "  har:PATH                   one task for each sampling rate of a folder made by `l2dp har ingest`",
+        "",
+        "learners",
+    ]
     for name, cls in learners.LEARNERS.items():
         about = (cls.__doc__ or "").strip().splitlines()[0]
         budget = " (--epsilon)" if has_budget(cls) else ""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from l2dp.boundary.admission import admit
-from l2dp.budget import Budget, Unit
+from l2dp.budget import Budget, Charges, Unit
 from l2dp.errors import BadInput, Refused
 from l2dp.ledger import Ledger
 from l2dp.streams.records import Records, Space, Task
@@ -72,10 +72,11 @@ class Entry:
     pay (user unit) is refused and nothing is charged. No unit contributes more rows than `rows_per_unit`.
     """
 
-    def __init__(self, space: Space, protection: Protection) -> None:
+    def __init__(self, space: Space, protection: Protection, ledger: Charges | None = None) -> None:
+        """`ledger` None: one in memory, which forgets with the process."""
         self._space = space
         self.protection = protection
-        self.ledger = Ledger(protection.lifetime)
+        self.ledger = Ledger(protection.lifetime) if ledger is None else ledger
 
     def open(self, task: Task) -> Opened:
         """Checks, bounds, charges, opens: in this order."""
@@ -111,6 +112,8 @@ class Entry:
         try:
             self.ledger.charge([task.name], self.protection.cost, f"task {task.name!r}")
         except Refused:
+            if not isinstance(self.ledger, Ledger):  # a durable one knows more, and says it
+                raise
             raise Refused(
                 f"task {task.name!r} was learned before and its records have paid their lifetime budget; "
                 "give new records a new task name"

@@ -37,7 +37,7 @@ def clipped_sum(
     Adding or removing one example changes the result by at most `clip` in Euclidean norm (up to float32 rounding),
     provided that the network treats examples one by one: layers known to mix them are refused.
     """
-    layers = _layers(network)
+    layers = clipped_layers(network)
     inputs: dict[nn.Module, Tensor] = {}
     outputs: dict[nn.Module, Tensor] = {}
     kept: list[tuple[Tensor, int]] = []
@@ -75,7 +75,8 @@ def clipped_sum(
         return [made[p] if p in made else torch.zeros_like(p) for p in network.parameters() if p.requires_grad]
 
 
-def _layers(network: nn.Module) -> list[nn.Module]:
+def clipped_layers(network: nn.Module) -> list[nn.Module]:
+    """The layers that learn; refuses a network that cannot be clipped example by example."""
     found: list[nn.Module] = []
     seen: set[nn.Parameter] = set()
     for layer in network.modules():
@@ -143,31 +144,35 @@ class _Convolution(_Rule):
         """‖Σ_p g_p·a_pᵀ‖² over the places p, by whichever way takes fewer products."""
         layer = self.layer
         reach = self.taken.shape[1] * layer.kernel_size[0] * layer.kernel_size[1]
-        slope = self.slope.flatten(2)
-        by_places = slope.shape[2] * (reach + layer.out_channels) < reach * layer.out_channels
-        rounding = (reach + layer.out_channels + slope.shape[2]) * 2.0**-24
+        slope = self.slope.permute(0, 2, 3, 1).flatten(
+            1, 2
+        )  # examples x places x channels: a view, channels being last
+        by_places = slope.shape[1] * (reach + layer.out_channels) < reach * layer.out_channels
+        rounding = (reach + layer.out_channels + slope.shape[1]) * 2.0**-24
         found = []
         for some, g in zip(self.taken.split(AT_ONCE), slope.split(AT_ONCE), strict=True):
             a = self._patches(some)
             if by_places:
-                left, right = torch.bmm(a, a.mT).flatten(1), torch.bmm(g.mT, g).flatten(1)
+                left, right = torch.bmm(a, a.mT).flatten(1), torch.bmm(g, g.mT).flatten(1)
                 # Large terms may cancel: what float32 can lose in the sum is added, so that a norm is never too small.
                 loss = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1) * rounding
                 found.append(torch.linalg.vecdot(left, right) + loss)
             else:
-                found.append(torch.bmm(g, a).square().sum((1, 2)))
+                found.append(torch.bmm(g.mT, a).square().sum((1, 2)))
         total = torch.cat(found)
-        return total if layer.bias is None else total + slope.sum(2).square().sum(1)
+        return total if layer.bias is None else total + slope.sum(1).square().sum(1)
 
     def _patches(self, images: Tensor) -> Tensor:
-        """The inputs under the kernel at every place: examples x places x (channels x kernel)."""
+        """The inputs under the kernel at every place: examples x places x (kernel x channels)."""
         layer = self.layer
         (tall, wide), (down, right) = layer.kernel_size, layer.dilation
         images = F.pad(images, (layer.padding[1], layer.padding[1], layer.padding[0], layer.padding[0]))
-        views = images.unfold(2, down * (tall - 1) + 1, layer.stride[0]).unfold(
-            3, right * (wide - 1) + 1, layer.stride[1]
+        # With the channels last, a row of the kernel is one piece of memory, and copying it several times as fast.
+        images = images.permute(0, 2, 3, 1).contiguous()
+        views = images.unfold(1, down * (tall - 1) + 1, layer.stride[0]).unfold(
+            2, right * (wide - 1) + 1, layer.stride[1]
         )
-        views = views[..., ::down, ::right].permute(0, 2, 3, 1, 4, 5)
+        views = views[..., ::down, ::right].permute(0, 1, 2, 4, 5, 3)
         return views.reshape(len(images), views.shape[1] * views.shape[2], -1)
 
     def total(self, factors: Tensor) -> dict[Tensor, Tensor]:
@@ -185,8 +190,12 @@ class _Group(_Rule):
     def __init__(self, layer: nn.GroupNorm, taken: Tensor, slope: Tensor) -> None:
         super().__init__(layer, taken, slope)
         even = F.group_norm(taken, layer.num_groups, eps=layer.eps)
-        channels = (*slope.shape[:2], -1)
-        self.taken, self.slope = (slope * even).reshape(channels).sum(2), slope.reshape(channels).sum(2)
+        if slope.dim() > 2:
+            places = tuple(range(2, slope.dim()))
+            even, slope = even.mul_(slope).sum(places), slope.sum(places)
+        else:
+            even.mul_(slope)
+        self.taken, self.slope = even, slope
 
     def squares(self) -> Tensor:
         return self.taken.square().sum(1) + self.slope.square().sum(1)

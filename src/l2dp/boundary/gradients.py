@@ -1,24 +1,28 @@
 """Noisy gradients of one task (DP-SGD, Abadi et al. 2016): Poisson samples, clipped per unit, Gaussian noise.
 
-`LinearGradients` serves a linear head, where the norm of an example's gradient has a closed form. `NetworkGradients`
+`LinearGradients` serves a linear head, where the norm of an example's gradient has a closed form. `noisy_gradient`
 serves whole networks with ghost norms: no example's gradient of a convolution or a dense layer is ever held.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l2dp import parallel
 from l2dp.boundary.entry import Opened
 from l2dp.boundary.ghost import clipped_sum
 from l2dp.boundary.statistics import CHUNK, Features, bounded, encoded, positions_of
 from l2dp.errors import BadInput, Refused
 from l2dp.noise import Noise, rounded_sum
+from l2dp.streams.records import Records
 
 CLIP_MARGIN = 0.99
 """Gradients are cut slightly below the bound: float32 sums and the rounding to a grid take up the rest."""
@@ -74,7 +78,9 @@ class LinearGradients:
         self._noise = noise
         positions = positions_of(classes)
         rows, labels = [], []
-        for some in opened.rows.split(CHUNK):
+        # Of records each process holds its part; of users all hold all, and each adds up its part of the sample.
+        self._part = parallel.part(len(opened), CHUNK) if rows_per_unit == 1 else slice(0, len(opened))
+        for some in opened.rows[self._part].split(CHUNK):
             x, y = opened.records.batch(some)
             rows.append(bounded(encoded(features, x.to(device)), 1.0, torch.float32))
             labels.append(positions[y])
@@ -92,7 +98,12 @@ class LinearGradients:
             raise Refused("the steps that this task has paid for are used up; nothing was read")
         self._left -= 1
         chosen = torch.from_numpy(self._noise.subset(self._units, self._rate)).to(self._rows.device)
-        total = self._over_records(weight, chosen) if self._groups is None else self._over_users(weight, chosen)
+        if self._groups is None:
+            mine = chosen[(chosen >= self._part.start) & (chosen < self._part.stop)] - self._part.start
+            total = self._over_records(weight, mine)
+        else:
+            total = self._over_users(weight, chosen[parallel.part(len(chosen))])
+        total = parallel.add(total)
         noisy = noisy_sum(total, self._clip, self._multiplier, self._noise)
         return (noisy / self.expected).to(weight.dtype)
 
@@ -131,48 +142,78 @@ class LinearGradients:
         return total
 
 
-class NetworkGradients:
-    """Noisy gradients of a whole network on the records of one task.
+PART = 512
+"""Examples that pass a network together; larger samples are summed part by part."""
+
+Losses = Callable[[Tensor | None, Tensor, Tensor], Tensor]
+"""From which labels are open (None: all), scores and labels, one number an example."""
+
+
+def masked_cross_entropy(mask: Tensor | None, scores: Tensor, y: Tensor) -> Tensor:
+    if mask is not None:
+        scores = scores.masked_fill(~mask, float("-inf"))
+    return F.cross_entropy(scores, y, reduction="none")
+
+
+class Sampled(NamedTuple):
+    """Rows that were drawn of one task's records, and the labels that are open to them (None: all)."""
+
+    records: Records
+    rows: Tensor
+    mask: Tensor | None = None
+
+
+Part = tuple[Tensor, Tensor, Tensor | None]
+"""Inputs, labels, and one row a record that says which labels are open to it (None: all)."""
+
+
+def _parts(samples: Sequence[Sampled], device: torch.device) -> Iterator[Part]:
+    """All samples, some hundred rows at a time: small ones together, large ones cut."""
+    held: list[Part] = []
+    for records, rows, mask in samples:
+        for some in rows.split(PART) if len(rows) else ():
+            x, y = records.batch(some)
+            held.append((x, y, None if mask is None else mask.expand(len(y), -1)))
+            if sum(len(part[1]) for part in held) >= PART:
+                yield _together(held, device)
+                held = []
+    if held:
+        yield _together(held, device)
+
+
+def _together(parts: Sequence[Part], device: torch.device) -> Part:
+    masks = [mask for _, _, mask in parts if mask is not None]
+    return (
+        torch.cat([x for x, _, _ in parts]).to(device),
+        torch.cat([y for _, y, _ in parts]).to(device),
+        torch.cat(masks).to(device) if masks else None,
+    )
+
+
+def noisy_gradient(
+    network: nn.Module,
+    samples: Sequence[Sampled],
+    clip: float,
+    multiplier: float,
+    expected: float,
+    noise: Noise,
+    device: torch.device,
+    losses: Losses = masked_cross_entropy,
+) -> list[Tensor]:
+    """The noisy mean gradient over the samples, one tensor a parameter that learns, in their order.
 
     Guarantee
     ---------
-    As `LinearGradients`, for records as units: Poisson sample, each example's gradient over all parameters cut to norm
-    `clip`, Gaussian noise. Networks that mix examples (batch normalisation) are refused: clipping would not bound them.
+    Each example's gradient over all parameters is cut to norm `clip`, and the sum gets Gaussian noise of standard
+    deviation multiplier·clip: one Gaussian mechanism for whoever is in the samples. `expected` must be public.
     """
-
-    def __init__(
-        self,
-        opened: Opened,
-        network: nn.Module,
-        clip: float,
-        multiplier: float,
-        rate: float,
-        noise: Noise,
-        device: torch.device,
-        charge: Callable[[], None],
-        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
-    ) -> None:
-        if len(opened.groups.unique()) < len(opened):
-            raise BadInput("units with several records need clipping per unit, which networks lack; protect records")
-        self._opened, self._network = opened, network
-        self._clip, self._multiplier, self._rate = clip, multiplier, rate
-        self._noise, self._device, self._charge = noise, device, charge
-        self._loss = loss or (lambda scores, y: F.cross_entropy(scores, y, reduction="none"))
-        self.expected = max(1.0, rate * opened.declared_size)
-
-    def __call__(self) -> list[Tensor]:
-        """The noisy mean gradient, one tensor a parameter, in their order. Charged before anything is read."""
-        self._charge()
-        chosen = torch.from_numpy(self._noise.subset(len(self._opened), self._rate))
-        parameters = [p for p in self._network.parameters() if p.requires_grad]
-        if len(chosen) == 0:
-            totals = [torch.zeros_like(p) for p in parameters]
-        else:
-            x, y = self._opened.records.batch(self._opened.rows[chosen])
-            totals = clipped_sum(
-                self._network, x.to(self._device), y.to(self._device), CLIP_MARGIN * self._clip, self._loss
-            )
-        flat = torch.cat([total.flatten() for total in totals])
-        noisy = noisy_sum(flat, self._clip, self._multiplier, self._noise) / self.expected
-        sizes = [p.numel() for p in parameters]
-        return [part.view_as(p) for part, p in zip(noisy.split(sizes), parameters, strict=True)]
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    sizes = [p.numel() for p in parameters]
+    # In float64: a float32 sum of thousands of equal terms loses the next one.
+    flat = torch.zeros(sum(sizes), dtype=torch.float64, device=device)
+    mine = [sample._replace(rows=sample.rows[parallel.part(len(sample.rows))]) for sample in samples]
+    for x, y, mask in _parts(mine, device):
+        totals = clipped_sum(network, x, y, CLIP_MARGIN * clip, partial(losses, mask))
+        flat += torch.cat([total.flatten() for total in totals])
+    noisy = noisy_sum(parallel.add(flat), clip, multiplier, noise) / expected
+    return [part.view_as(p).to(p.dtype) for part, p in zip(noisy.split(sizes), parameters, strict=True)]

@@ -16,7 +16,7 @@ from l2dp.boundary.admission import label_mask
 from l2dp.boundary.entry import Entry, Opened, Protection
 from l2dp.boundary.gradients import LinearGradients
 from l2dp.boundary.statistics import ClassSums, Features, Scatter, class_sums, positions_of, scatter
-from l2dp.budget import NO_PRIVACY, Guarantee
+from l2dp.budget import NO_PRIVACY, Charges, Guarantee
 from l2dp.errors import BadInput
 from l2dp.noise import Noise
 from l2dp.streams.records import Space, Task
@@ -57,6 +57,7 @@ class PrivateTasks:
         releases: Releases,
         noise: Noise,
         device: torch.device,
+        ledger: Charges | None = None,
     ) -> None:
         cost = protection.cost
         self._pure = cost.delta == 0
@@ -64,7 +65,7 @@ class PrivateTasks:
         if self._pure and (shares.scatter > 0 or shares.head > 0):
             raise BadInput("pure epsilon (delta 0) releases class sums alone; set the shares of scatter and head to 0")
         self._space, self._releases, self._noise, self._device = space, releases, noise, device
-        self._entry = Entry(space, protection)
+        self._entry = Entry(space, protection, ledger)
         self.protection = protection
         self._shares = shares
         self._signal = signal(cost)
@@ -91,9 +92,9 @@ class PrivateTasks:
     def open(self, task: Task, index: int) -> Session:
         """Checks and charges a task, once. `index` is its place in the lifetime."""
         label_mask(task, self._space)
-        planned = self.noise_for(task.train.declared_size)
+        # Before the charge, which says what it pays for.
+        self._latest = planned = self.noise_for(task.train.declared_size)
         opened = self._entry.open(task)
-        self._latest = planned
         return Session(self, opened, task.classes, self._noise.fork(f"task {index}"), *planned)
 
     def recharge(self, task: Task) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from l2dp import parallel
 from l2dp.boundary.entry import Opened
 from l2dp.errors import BadInput
 from l2dp.noise import LARGEST, Noise, rounded_sum
@@ -69,7 +70,7 @@ def _grid_bits(opened: Opened, power: int, largest: float) -> int:
 
 
 def _chunks(opened: Opened, features: Features, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
-    for rows in opened.rows.split(CHUNK):
+    for rows in opened.rows[parallel.part(len(opened), CHUNK)].split(CHUNK):
         x, y = opened.records.batch(rows)
         yield encoded(features, x.to(device)).cpu(), y
 
@@ -125,6 +126,7 @@ def class_sums(
         rows = bounded(phi, 1.0).mul_(tilt)
         rows = torch.cat([rows, torch.full((len(rows), 1), count_weight, dtype=torch.float64)], dim=1)
         exact.index_add_(0, positions[y], whole(bounded(rows, 1.0), bits))
+    exact = parallel.add(exact)
     scale = multiplier * rows_per_unit * 2.0**bits
     if pure:
         drawn = noise.k_norm(scale, classes, width + 1)
@@ -180,6 +182,7 @@ def scatter(
     for phi, y in _chunks(opened, features, device):
         rows = whole(bounded(bounded(phi, 1.0) - middle[positions[y]], clip), bits)
         exact.addmm_(rows.T, rows)
+    exact = parallel.add(exact)
     deviation = multiplier * rows_per_unit * clip**2
     scale = deviation * 4.0**bits
     upper = np.triu_indices(width, 1)

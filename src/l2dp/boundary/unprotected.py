@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from l2dp import parallel
 from l2dp.boundary.admission import admit, label_mask
 from l2dp.budget import NO_PRIVACY, Guarantee
 from l2dp.streams.batches import disjoint_batches
@@ -63,7 +64,7 @@ class EpisodicMemory:
 
     def sample(self, size: int, generator: torch.Generator) -> Batch:
         """A batch drawn uniformly, with replacement, from everything kept."""
-        index = torch.randint(len(self), (size,), generator=generator).to(self._device)
+        index = torch.randint(len(self), (size,), generator=generator)[parallel.part(size)].to(self._device)
         mask = self._block.get("mask")
         # index_select copies whole rows; indexing with brackets is several times slower.
         x, y = self._block["x"].index_select(0, index), self._block["y"].index_select(0, index)
@@ -103,8 +104,9 @@ class Unprotected:
         mask = self._mask(task)
         left = steps
         while left > 0:
-            dealt = disjoint_batches(len(records), batch_size, generator)[:left]
-            left -= len(dealt)
+            whole = disjoint_batches(len(records), batch_size, generator)[:left]
+            left -= len(whole)
+            dealt = [rows[parallel.part(len(rows))] for rows in whole]
             at_once = max(1, READ_AHEAD // batch_size)
             for start in range(0, len(dealt), at_once):
                 some = dealt[start : start + at_once]
@@ -124,6 +126,7 @@ class Unprotected:
         left = steps
         while left > 0:
             for rows in disjoint_batches(int(sizes.sum()), batch_size, generator)[:left]:
+                rows = rows[parallel.part(len(rows))]
                 owner = (torch.bucketize(rows, starts, right=True) - 1).sort()
                 rows = rows[owner.indices]
                 parts = [

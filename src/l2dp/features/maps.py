@@ -112,7 +112,7 @@ class Spectrum(Cheap):
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         if len(shape) != 2 or shape[1] < 8:
-            raise BadInput(f"features 'spectrum' need windows of channels x samples (8 or more), not {shape}")
+            raise BadInput(f"features of windows need inputs of channels x samples (8 or more), not {shape}")
         self.name = "spectrum"
         channels, samples = shape
         bins = samples // 2
@@ -120,7 +120,8 @@ class Spectrum(Cheap):
         self.edges = sorted(edges)
         self.width = (channels + 1) * (2 + len(self.edges) - 1)
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def parts(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The means of the waves, and their spread followed by the amplitudes of the bands."""
         waves = torch.cat([x, x.square().sum(1, keepdim=True).sqrt()], dim=1)
         mean = waves.mean(2, keepdim=True)
         amplitudes = torch.fft.rfft(waves - mean, norm="forward").abs()
@@ -128,8 +129,26 @@ class Spectrum(Cheap):
             amplitudes[..., a:b].square().sum(2, keepdim=True).sqrt()
             for a, b in zip(self.edges, self.edges[1:], strict=False)
         ]
-        parts = torch.cat([mean, waves.std(2, keepdim=True), *bands], dim=2)
-        return unit(parts.flatten(1))
+        return mean.squeeze(2), torch.cat([waves.std(2, keepdim=True), *bands], dim=2)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mean, moving = self.parts(x)
+        return unit(torch.cat([mean.unsqueeze(2), moving], dim=2).flatten(1))
+
+
+class Motion(Spectrum):
+    """Windows of an accelerometer: the direction of gravity, and square roots of spread and spectrum at norm 1.
+
+    The square root evens out strong and weak movements, as people differ more in strength than in kind.
+    """
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__(shape)
+        self.name = "motion"
+
+    def __call__(self, x: Tensor) -> Tensor:
+        mean, moving = self.parts(x)
+        return unit(torch.cat([unit(mean), moving.flatten(1).sqrt()], dim=1))
 
 
 class Pretrained:
@@ -205,7 +224,7 @@ class RandomLift:
         return unit((unit(rows) @ self.directions.to(rows.device)).clamp_min_(0).sub_(1 / math.sqrt(2 * math.pi)))
 
 
-NAMES = ("pixels", "hog", "spectrum", "efficientnet-lite0-SIZE")
+NAMES = ("pixels", "hog", "spectrum", "motion", "efficientnet-lite0-SIZE")
 
 
 def build(name: str, shape: tuple[int, ...]) -> FeatureMap:
@@ -218,6 +237,7 @@ def build(name: str, shape: tuple[int, ...]) -> FeatureMap:
         "pixels": Pixels,
         "hog": OrientedGradients,
         "spectrum": Spectrum,
+        "motion": Motion,
     }
     if name in simple:
         return simple[name](shape)

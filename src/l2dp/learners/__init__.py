@@ -14,6 +14,7 @@ from l2dp.learners.finetune import Finetune
 from l2dp.learners.joint import Joint
 from l2dp.learners.l2dp_ml import L2dpMl
 from l2dp.learners.learner import Learner, Plan, Setting, State, Tick
+from l2dp.learners.naive_gaussian import NaiveGaussian
 from l2dp.learners.private_replay import PrivateReplay
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Joint",
     "L2dpMl",
     "Learner",
+    "NaiveGaussian",
     "Plan",
     "PrivateReplay",
     "Setting",
@@ -31,7 +33,9 @@ __all__ = [
     "find",
 ]
 
-LEARNERS: dict[str, type[Learner]] = {cls.NAME: cls for cls in (Finetune, Agem, Joint, L2dpMl, PrivateReplay)}
+LEARNERS: dict[str, type[Learner]] = {
+    cls.NAME: cls for cls in (Finetune, Agem, Joint, NaiveGaussian, L2dpMl, PrivateReplay)
+}
 
 
 def find(name: str) -> type[Learner]:

@@ -19,6 +19,7 @@ class Agem(Finetune):
     """Gradients that would raise the loss on a mixed batch of the episodic memory are projected."""
 
     NAME: ClassVar[str] = "agem"
+    PARALLEL: ClassVar[bool] = True
 
     memory_per_task: int = 250
     """Records kept of each task, spread over its classes (A-GEM's own paper: 25 of each of 10)."""

@@ -17,6 +17,7 @@ class Finetune(GradientLearner):
     """Plain training, one task after the other."""
 
     NAME: ClassVar[str] = "finetune"
+    PARALLEL: ClassVar[bool] = True
 
     def begin(self, setting: Setting) -> None:
         super().begin(setting)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l2dp import parallel
 from l2dp.boundary.unprotected import Batch
 from l2dp.errors import BadInput
 from l2dp.learners.learner import Learner, Setting, State
@@ -45,6 +46,11 @@ class GradientLearner(Learner):
                 f"normalisation {self.normalisation!r} needs batches of at least 2; "
                 "raise --batch-size or use -o normalisation=none"
             )
+        if self.normalisation in ("channel", "neuron") and parallel.size() > 1:
+            raise BadInput(
+                f"normalisation {self.normalisation!r} needs whole batches, which several processes divide; "
+                "use -o normalisation=group or a single process"
+            )
         self.setting = setting
         self.network = self._build(setting).to(setting.device)
         self.generator = torch.Generator().manual_seed(setting.seed)
@@ -66,7 +72,7 @@ class GradientLearner(Learner):
     def gradient(self, batch: Batch) -> tuple[Tensor, ...]:
         """∇θ of the mean cross-entropy of a batch."""
         loss = cross_entropy(self.network(batch.x), batch)
-        return torch.autograd.grad(loss, self._parameters())
+        return parallel.mean(torch.autograd.grad(loss, self._parameters()), len(batch.y))
 
     def descend(self, g: Sequence[Tensor]) -> None:
         """One step of the optimiser along g."""

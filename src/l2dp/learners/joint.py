@@ -18,6 +18,7 @@ class Joint(Finetune):
     """Collects tasks; `settle` trains a fresh network on their union, for as many steps as they add up to."""
 
     NAME: ClassVar[str] = "joint"
+    PARALLEL: ClassVar[bool] = True
     EVERY_TASK: ClassVar[bool] = False
 
     def begin(self, setting: Setting) -> None:

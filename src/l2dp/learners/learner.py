@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from l2dp.budget import Guarantee
+from l2dp.budget import Charges, Guarantee
+from l2dp.errors import BadInput
 from l2dp.noise import Noise, SystemNoise
 from l2dp.streams.records import Space, Task
 
@@ -30,6 +31,10 @@ class Setting:
     """Whether scores are restricted to each task's own labels (the `task` protocol)."""
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
     noise: Noise = field(default_factory=SystemNoise)
+    ledger: Charges | None = None
+    """Who books the charges; None: the boundary, in memory."""
+    learns: bool = True
+    """False: the learner is asked for scores and releases only, and needs no boundary."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +69,12 @@ class Learner(ABC):
     EVERY_TASK: ClassVar[bool] = True
     """Whether scores after each task mean something; a learner of all tasks at once is tested at the end."""
 
+    PARALLEL: ClassVar[bool] = False
+    """Whether several processes may share one run (`l2dp.parallel`); each class says so for itself."""
+
+    KEEPS_RECORDS: ClassVar[bool] = True
+    """Whether records of past tasks are read again. A home holds no records: it takes learners that need none."""
+
     @abstractmethod
     def begin(self, setting: Setting) -> None:
         """Prepares for a stream of tasks in the declared space."""
@@ -95,6 +106,10 @@ class Learner(ABC):
     @abstractmethod
     def release(self) -> dict[str, Tensor]:
         """The parameters that are published. Never a record, a noise draw or raw memory."""
+
+    def load(self, setting: Setting, released: dict[str, Tensor]) -> None:
+        """Takes up what `release` gave, in place of `begin`: from then on `scores` answers, and nothing is learned."""
+        raise BadInput(f"{self.NAME} cannot predict from a release alone; choose another learner")
 
     @abstractmethod
     def state(self) -> State:

@@ -37,6 +37,8 @@ class PrivateReplay(Learner):
     """Private class sums and heads of every task, found and replayed for ever at no further cost."""
 
     NAME: ClassVar[str] = "private-replay"
+    PARALLEL: ClassVar[bool] = True
+    KEEPS_RECORDS: ClassVar[bool] = False
     DELTA: ClassVar[float] = 1e-5
     """Taken when only ε is given; δ = 0 asks for pure ε."""
 
@@ -82,26 +84,19 @@ class PrivateReplay(Learner):
     exhausted: Literal["refuse", "drop"] = "refuse"
 
     def begin(self, setting: Setting) -> None:
-        self.setting = setting
-        pure = self.budget.delta == 0
-        usual = SHARES[self.head]
-        scatter, head = (
-            (0.0, 0.0)
-            if pure
-            else tuple(
-                rule if asked is None else asked
-                for rule, asked in zip(usual, (self.scatter_share, self.head_share), strict=True)
-            )
-        )
+        self._prepare(setting)
+        if setting.learns:
+            self.boundary = self._boundary(setting)
+
+    def _boundary(self, setting: Setting) -> PrivateTasks:
         per_task = None
         if self.per_task_epsilon is not None:
             part = self.per_task_epsilon / self.budget.epsilon
             if not 0 < part <= 1:
                 raise BadInput(f"per_task_epsilon {self.per_task_epsilon} exceeds the budget's {self.budget.epsilon}")
             per_task = Budget(self.per_task_epsilon, self.budget.delta * part)
-        feature_map = build(self.features, setting.space.shape)
-        self.encoder = Encoder(Projected(feature_map, self.project) if self.project else feature_map)
-        self.boundary = PrivateTasks(
+        scatter, head = self._shares()
+        return PrivateTasks(
             setting.space,
             Protection(self.budget, self.protects, per_task, self.per_user, self.exhausted),
             Releases(
@@ -115,7 +110,25 @@ class PrivateReplay(Learner):
             ),
             setting.noise,
             setting.device,
+            setting.ledger,
         )
+
+    def _shares(self) -> tuple[float, float]:
+        """Of scatter and head."""
+        if self.budget.delta == 0:
+            return 0.0, 0.0
+        scatter, head = SHARES[self.head]
+        return (
+            scatter if self.scatter_share is None else self.scatter_share,
+            head if self.head_share is None else self.head_share,
+        )
+
+    def _prepare(self, setting: Setting) -> None:
+        """All that prediction needs: no boundary."""
+        self.setting = setting
+        scatter, head = self._shares()
+        feature_map = build(self.features, setting.space.shape)
+        self.encoder = Encoder(Projected(feature_map, self.project) if self.project else feature_map)
         self._has_head, self._has_scatter = head > 0, scatter > 0
         pooled = self._has_scatter and self.head == "experts"
         self.memory = Memory(self.encoder.width, Metric(self.encoder.width, self.ridge) if pooled else None)
@@ -240,6 +253,21 @@ class PrivateReplay(Learner):
         }
         metric = self.memory.metric
         return kept if metric is None or metric.total == 0 else {**kept, "precision": metric.precision().clone()}
+
+    def load(self, setting: Setting, released: dict[str, Tensor]) -> None:
+        self._prepare(setting)
+        if self.student is not None:
+            self.student.load(released)
+            return
+        parts: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in released.items():
+            if name != "precision":
+                task, _, part = name.removeprefix("task-").partition(".")
+                parts.setdefault(int(task), {})[part] = tensor
+        for index in sorted(parts):
+            self.memory.add(Remembered.from_tensors(parts[index]))
+        if self.memory.metric is not None and "precision" in released:
+            self.memory.metric.load(released["precision"])
 
     def state(self) -> State:
         if self.student is not None:

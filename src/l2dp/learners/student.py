@@ -103,6 +103,9 @@ class Student:
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor.detach().clone() for name, tensor in self.network.state_dict().items()}
 
-    def restore(self, tensors: dict[str, Tensor], generator: Tensor) -> None:
+    def load(self, tensors: dict[str, Tensor]) -> None:
         self.network.load_state_dict(tensors)
+
+    def restore(self, tensors: dict[str, Tensor], generator: Tensor) -> None:
+        self.load(tensors)
         self.generator.set_state(generator)

@@ -127,6 +127,10 @@ class Sealed:
         """The size a task is declared to have, which is public; benchmarks declare the true one."""
         return len(self._records) if self._declared_size is None else self._declared_size
 
+    def sized(self, declared_size: int) -> Sealed:
+        """The same records with another declared size."""
+        return Sealed(self._records, declared_size)
+
     def unseal(self) -> Records:
         return self._records
 
@@ -180,6 +184,10 @@ class Stream(Sequence[Task]):
     protocol: Protocol = "class"
     source_overlap: int = 1
     config: Mapping[str, object] = field(default_factory=dict)
+    spent: tuple[float, float] = (0.0, 0.0)
+    """ε and δ that preparing the data has cost every unit before the first task."""
+    covered: bool = True
+    """Whether preparing the data looked at nobody's but each unit's own, so that a proof about the records holds."""
 
     @overload
     def __getitem__(self, index: int) -> Task: ...
