@@ -404,8 +404,9 @@ def try_again(boundary: PrivateMemory, one: Task, steps: int = 4) -> int:
 
 
 def test_training_stops_when_the_target_is_met_and_doubles_until_then() -> None:
-    # Untrained, the network has about a third of the answers right.
-    easy, hard = adaptive(0.01), adaptive(0.99)
+    # Untrained, the network has about a third of the answers right. Noise of a fixed seed: with fresh noise one
+    # training in thirty ends so badly that even the easy target is missed.
+    easy, hard = adaptive(0.01, noise=InsecureNoise(0)), adaptive(0.99, noise=InsecureNoise(0))
     assert [try_again(easy, task(name, 400)) for name in ("one", "two")] == [1, 1]
     assert [try_again(hard, task(name, 400)) for name in ("one", "two")] == [3, 3]
     noises = [reading.multiplier for reading in hard.book.phases[0].attempts]
