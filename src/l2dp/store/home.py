@@ -205,7 +205,7 @@ class Home:
         schema = self.declared.columns()
         if label_column is not None:
             schema = replace(schema, label_column=label_column)
-        if schema.columns is None and state.count(self.path) > 0:
+        if schema.columns is None and state.path_of(self.path, 0).exists():
             columns = state.about(self.path, 0)["columns"]
             schema = replace(schema, columns=None if columns is None else tuple(columns))
         return schema
@@ -432,7 +432,8 @@ class Home:
         own = [found for found in self._own(book) if found.answer != ABANDONED]
         open_ones = [found for found in own if found.state == "reserved"]
         committed = len(own) - len(open_ones)
-        there = state.count(self.path)
+        # All of them are read when the learner is loaded; a listing for every task would cost more every time.
+        there = committed if state.ends_at(self.path, committed) else state.count(self.path)
         keys = self.keys()
         keys.sweep()
         pending = open_ones[0] if open_ones else None
