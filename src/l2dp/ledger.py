@@ -14,6 +14,10 @@ def exact(number: float) -> Fraction:
     return Fraction(repr(float(number)))
 
 
+Spent = tuple[Fraction, Fraction]
+NOTHING: Spent = Fraction(0), Fraction(0)
+
+
 class Ledger:
     """What units have spent, held in memory.
 
@@ -26,7 +30,7 @@ class Ledger:
 
     def __init__(self, lifetime: Budget) -> None:
         self.lifetime = lifetime
-        self._spent: dict[Hashable, tuple[Fraction, Fraction]] = {}
+        self._spent: dict[Hashable, Spent] = {}
 
     def spent(self, unit: Hashable) -> Budget | None:
         """What a unit has been charged; None: nothing yet."""
@@ -35,23 +39,37 @@ class Ledger:
 
     def exhausted(self, units: Collection[Hashable], cost: Budget) -> list[Hashable]:
         """The units that cannot pay this cost any more."""
-        limit = exact(self.lifetime.epsilon), exact(self.lifetime.delta)
-        price = exact(cost.epsilon), exact(cost.delta)
-        zero = Fraction(0), Fraction(0)
-        return [
-            unit
-            for unit in units
-            if any(had + more > most for had, more, most in zip(self._spent.get(unit, zero), price, limit, strict=True))
-        ]
+        return self._after(units, cost)[1]
 
     def charge(self, units: Collection[Hashable], cost: Budget, what: str) -> None:
         """Charges every unit, or none of them."""
-        over = self.exhausted(units, cost)
+        after, over = self._after(units, cost)
         if over:
             raise Refused(
                 f"{what}: {len(over)} of {len(units)} units would exceed their lifetime budget of "
                 f"epsilon {self.lifetime.epsilon:g}, delta {self.lifetime.delta:g}; nothing was read or charged"
             )
+        self._spent |= after
+
+    def _after(self, units: Collection[Hashable], cost: Budget) -> tuple[dict[Hashable, Spent], list[Hashable]]:
+        """What units will have spent, and those for which that is too much.
+
+        Units that came together have spent the same, and hold one pair of fractions: it is added to once.
+        """
+        most = exact(self.lifetime.epsilon), exact(self.lifetime.delta)
+        price = exact(cost.epsilon), exact(cost.delta)
+        sums: dict[int, tuple[Spent, bool]] = {}
+        after: dict[Hashable, Spent] = {}
+        over: list[Hashable] = []
         for unit in units:
-            epsilon, delta = self._spent.get(unit, (Fraction(0), Fraction(0)))
-            self._spent[unit] = epsilon + exact(cost.epsilon), delta + exact(cost.delta)
+            had = self._spent.get(unit, NOTHING)
+            known = sums.get(id(had))
+            if known is None:
+                total = had[0] + price[0], had[1] + price[1]
+                known = sums[id(had)] = total, total[0] > most[0] or total[1] > most[1]
+            after[unit] = known[0]
+            if known[1]:
+                over.append(unit)
+        if len(after) != len(units):
+            raise ValueError("a unit is named twice, and would be charged once")
+        return after, over
