@@ -501,6 +501,32 @@ def test_layers_without_a_rule_are_refused() -> None:
         clipped_sum(rows, torch.rand(4, 2, 5), torch.arange(4) % 3, 1.0, loss)
 
 
+@pytest.fixture(params=["matmul", "convolutions", "autocast"])
+def coarse(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Torch set to round the factors of products to bfloat16, in each way that it can be."""
+    if request.param == "matmul":
+        torch.set_float32_matmul_precision("medium")
+        yield
+        torch.set_float32_matmul_precision("highest")
+    elif request.param == "convolutions":
+        before = torch.backends.mkldnn.conv.fp32_precision
+        torch.backends.mkldnn.conv.fp32_precision = "bf16"
+        yield
+        torch.backends.mkldnn.conv.fp32_precision = before
+    else:
+        with torch.autocast("cpu", torch.bfloat16):
+            yield
+
+
+@pytest.mark.usefixtures("coarse")
+def test_products_coarser_than_float32_are_refused_before_anything_is_drawn() -> None:
+    with pytest.raises(BadInput, match="float32's precision"):
+        clipped_sum(nn.Linear(3, 2), torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), 1.0, loss)
+    gradient = linear(opened(data()))
+    with pytest.raises(BadInput, match="float32's precision"):
+        gradient(WEIGHTS["some"])
+
+
 def test_what_does_not_learn_is_neither_counted_nor_returned() -> None:
     network, x, y = case("dense")
     first = next(network.parameters())

@@ -23,6 +23,28 @@ AT_ONCE = 32
 """Examples whose unfolded inputs are held together: they should fit the processor's cache."""
 
 
+def full_precision(device: torch.device) -> None:
+    """Refuses arithmetic that is coarser than float32: the margin of a clipped sum is made for float32.
+
+    Guarantee
+    ---------
+    Products that are rounded to 8 bits (bfloat16, by autocast or `torch.set_float32_matmul_precision`) or 11 (TF32)
+    would let an example's part in a sum differ from the norm by which it was cut; past this call they cannot.
+    """
+    kinds = [getattr(torch.backends.mkldnn, name, None) for name in ("conv", "matmul")]  # since torch 2.9
+    if (
+        torch.is_autocast_enabled(device.type)
+        or torch.get_float32_matmul_precision() != "highest"
+        or any(getattr(kind, "fp32_precision", "ieee") in ("bf16", "tf32", "fp16") for kind in kinds)
+    ):
+        raise BadInput(
+            "torch is set to multiply with less than float32's precision, and clipping would not hold exactly; "
+            "leave autocast, and set torch.set_float32_matmul_precision('highest')"
+        )
+    if device.type == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # on by default, for convolutions
+
+
 def clipped_sum(
     network: nn.Module,
     x: Tensor,
@@ -37,6 +59,7 @@ def clipped_sum(
     Adding or removing one example changes the result by at most `clip` in Euclidean norm (up to float32 rounding),
     provided that the network treats examples one by one: layers known to mix them are refused.
     """
+    full_precision(x.device)
     layers = clipped_layers(network)
     inputs: dict[nn.Module, Tensor] = {}
     outputs: dict[nn.Module, Tensor] = {}

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from l2dp import parallel
 from l2dp.boundary.entry import Opened
-from l2dp.boundary.ghost import clipped_sum
+from l2dp.boundary.ghost import clipped_sum, full_precision
 from l2dp.boundary.statistics import CHUNK, Features, bounded, encoded, positions_of
 from l2dp.errors import BadInput, Refused
 from l2dp.noise import Noise, rounded_sum
@@ -96,6 +96,7 @@ class LinearGradients:
         """The noisy mean gradient at `weight` (features x classes)."""
         if self._left < 1:
             raise Refused("the steps that this task has paid for are used up; nothing was read")
+        full_precision(self._rows.device)
         self._left -= 1
         chosen = torch.from_numpy(self._noise.subset(self._units, self._rate)).to(self._rows.device)
         if self._groups is None:

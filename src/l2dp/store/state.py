@@ -7,7 +7,6 @@ earlier version of the model can be released again. The ledger notes the file's 
 from __future__ import annotations
 
 import json
-import os
 import re
 import struct
 from pathlib import Path
@@ -23,27 +22,20 @@ if TYPE_CHECKING:
 
 FOLDER = "state"
 LARGEST_HEAD = 1 << 26
-_PREFIX, _SUFFIX = "task-", ".safetensors"
-_NAME = re.compile(rf"{_PREFIX}\d{{6}}{re.escape(_SUFFIX)}")
-
-
-def _name(index: int) -> str:
-    return f"{_PREFIX}{index:06d}{_SUFFIX}"
+_NAME = re.compile(r"task-(\d{6})\.safetensors")
 
 
 def path_of(home: Path, index: int) -> Path:
-    return home / FOLDER / _name(index)
+    return home / FOLDER / f"task-{index:06d}.safetensors"
 
 
 def count(home: Path) -> int:
     """How many tasks have a state; they must be the first ones, without a gap."""
     folder = home / FOLDER
-    names = sorted(name for name in os.listdir(folder) if name.startswith(_PREFIX) and name.endswith(_SUFFIX))
-    if names != [_name(index) for index in range(len(names))]:
-        names = [name for name in names if _NAME.fullmatch(name)]  # files of somebody else's are not ours to judge
-        if names != [_name(index) for index in range(len(names))]:
-            raise BadInput(f"{folder} lacks the state of a task; restore it from a backup")
-    return len(names)
+    found = sorted(int(match[1]) for path in folder.iterdir() if (match := _NAME.fullmatch(path.name)))
+    if found != list(range(len(found))):
+        raise BadInput(f"{folder} lacks the state of a task; restore it from a backup")
+    return len(found)
 
 
 def ends_at(home: Path, tasks: int) -> bool:
