@@ -171,12 +171,13 @@ def release(
     home: HomePath,
     out: Annotated[Path, typer.Option(help="Folder for the release.")],
     task: Annotated[str | None, typer.Option(help="The model after this task; default: the newest.")] = None,
+    onnx: Annotated[bool, typer.Option("--onnx", help="An ONNX graph too, for programs without Python.")] = False,
 ) -> None:
     """Writes the model with its privacy statement, card, labels and loader. Costs nothing."""
     from l2dp import store
 
     place = store.open_home(home)
-    made = place.release(out, task)
+    made = place.release(out, task, onnx=onnx)
     say(f"{out}: the model after task {made.about['task']}, {place.declared.guarantee}")
 
 

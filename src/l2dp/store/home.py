@@ -550,13 +550,16 @@ class Home:
             pass  # a home that cannot be written can still be looked at
         return line
 
-    def release(self, out: Path | str, task: str | None = None) -> Release:
-        """Writes the model after a task (default: the newest) with its privacy statement, whole or not at all."""
+    def release(self, out: Path | str, task: str | None = None, *, onnx: bool = False) -> Release:
+        """Writes the model after a task (default: the newest) with its privacy statement, whole or not at all.
+
+        With `onnx` the folder holds the model as an ONNX graph too.
+        """
         from l2dp.store.releasing import write_release
 
         with self._held(10.0) as book:
             self._recover(book)
-            return write_release(self, book, Path(out), task)
+            return write_release(self, book, Path(out), task, onnx)
 
     def status(self) -> dict[str, Any]:
         """Everything that can be told about a home without touching a secret, as JSON."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORMAT = 1
 ABOUT, PRIVACY, MODEL, LABELS, CARD = "release.json", "privacy.json", "model.safetensors", "labels.txt", "MODEL_CARD.md"
 LOADER, SUMS = "loader.py", "SHA256SUMS"
+ONNX = "model.onnx"
+"""Beside the others where it was asked for."""
 FILES = (ABOUT, PRIVACY, MODEL, LABELS, CARD, LOADER)
 AT_ONCE = 1000
 

@@ -20,7 +20,21 @@ from l2dp.durable import make_folder, sha256, sync_folder, write_bytes, write_js
 from l2dp.errors import BadInput, L2dpError
 from l2dp.store import history, state
 from l2dp.store.card import card
-from l2dp.store.release import ABOUT, CARD, FILES, FORMAT, LABELS, LOADER, MODEL, PRIVACY, SUMS, Release, is_release
+from l2dp.store.exchange import onnx_bytes
+from l2dp.store.release import (
+    ABOUT,
+    CARD,
+    FILES,
+    FORMAT,
+    LABELS,
+    LOADER,
+    MODEL,
+    ONNX,
+    PRIVACY,
+    SUMS,
+    Release,
+    is_release,
+)
 
 if TYPE_CHECKING:
     from l2dp.store.home import Home
@@ -76,8 +90,8 @@ def privacy_statement(home: Home, head: tuple[int, str], tasks: list[dict[str, A
     }
 
 
-def write_release(home: Home, book: Book, out: Path, task: str | None) -> Release:
-    """The model after a task (None: the newest) in a folder of its own."""
+def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: bool = False) -> Release:
+    """The model after a task (None: the newest) in a folder of its own; with `onnx`, as an ONNX graph too."""
     declared = home.declared
     done = home.learned(book)
     if not done:
@@ -107,19 +121,24 @@ def write_release(home: Home, book: Book, out: Path, task: str | None) -> Releas
         "schema": schema,
         "version": version("l2dp"),
     }
+    released = learner.release()
+    graph = onnx_bytes(released, described) if onnx else None
+    files = (*FILES, ONNX) if onnx else FILES
     make_folder(out.absolute().parent)
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
     except OSError as error:
         raise BadInput(f"cannot write to {out}: {error.strerror}; choose another --out") from error
     try:
-        write_tensors(draft / MODEL, learner.release(), {"learner": declared.learner}, READABLE)
+        write_tensors(draft / MODEL, released, {"learner": declared.learner}, READABLE)
         write_json(draft / ABOUT, described)
         write_json(draft / PRIVACY, privacy)
         write_bytes(draft / LABELS, ("\n".join(declared.labels) + "\n").encode(), READABLE)
         write_bytes(draft / CARD, card(described, privacy, public).encode(), READABLE)
         write_bytes(draft / LOADER, (Path(__file__).parent / "loader.py").read_bytes(), READABLE)
-        sums = {name: sha256(draft / name) for name in FILES}
+        if graph is not None:
+            write_bytes(draft / ONNX, graph, READABLE)
+        sums = {name: sha256(draft / name) for name in files}
         text = "".join(f"{digest}  {name}\n" for name, digest in sums.items())
         write_bytes(draft / SUMS, text.encode(), READABLE)
         draft.chmod(0o755)
@@ -139,7 +158,7 @@ def write_release(home: Home, book: Book, out: Path, task: str | None) -> Releas
         "out": str(out.absolute()),
         "ledger_head": privacy["ledger_head"],
         "sha256": sha256(out / SUMS),
-        "bytes": sum((out / name).stat().st_size for name in FILES),
+        "bytes": sum((out / name).stat().st_size for name in files),
     }
     if line not in history.read(home.path / "releases.jsonl"):
         history.append(home.path / "releases.jsonl", line)
