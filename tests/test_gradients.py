@@ -199,12 +199,13 @@ def test_more_records_than_are_used_at_once() -> None:
         assert torch.allclose(found, explicit_linear(given, WEIGHTS["some"], groups, CLIP), atol=1e-3)
 
 
-def test_the_bound_holds_for_many_records_that_agree() -> None:
+@units
+def test_the_bound_holds_for_many_units_that_agree(unit: Unit) -> None:
     """Sums of single precision are rounded; the margin of the clip has to cover that for a task of any size."""
 
     def total(count: int) -> Tensor:
         x, y = torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(count, 1), torch.zeros(count, dtype=torch.int64)
-        return linear_sum((x, y, torch.arange(count)), "record", torch.zeros(4, 4))
+        return linear_sum((x, y, torch.arange(count)), unit, torch.zeros(4, 4))
 
     for count in (5_000, 60_000, 60_002, 100_000):
         assert float((total(count) - total(count - 1)).norm()) <= CLIP

@@ -28,6 +28,8 @@ CLIP_MARGIN = 0.99
 """Gradients are cut slightly below the bound: float32 sums and the rounding to a grid take up the rest."""
 AT_ONCE = 512
 """Rows that are read once and used twice: they should fit the processor's cache."""
+USERS, HELD = 128, 2**24
+"""Users whose gradients are held together, and the most numbers in those."""
 FINE = 2.0**30
 """Steps of the grid in the clipping bound, and at least as many in one standard deviation of noise."""
 
@@ -85,10 +87,16 @@ class LinearGradients:
             rows.append(bounded(encoded(features, x.to(device)), 1.0, torch.float32))
             labels.append(positions[y])
         self._rows, self._labels = torch.cat(rows), torch.cat(labels)
-        self._norms = self._rows.norm(dim=1)
-        self._groups = None if rows_per_unit == 1 else opened.groups.to(device)
         self._labels = self._labels.to(device)
-        self._units = len(opened) if self._groups is None else int(opened.groups.max()) + 1
+        self._users = rows_per_unit > 1
+        if self._users:  # the rows of a user side by side
+            order = opened.groups.argsort(stable=True).to(device)
+            self._rows, self._labels = self._rows[order], self._labels[order]
+            self._counts = torch.bincount(opened.groups).to(device)
+            self._starts = self._counts.cumsum(0) - self._counts
+        else:
+            self._norms = self._rows.norm(dim=1)
+        self._units = len(self._counts) if self._users else len(opened)
         self.expected = max(1.0, rate * opened.declared_size / rows_per_unit)
         """The number of units that a sample is expected to hold, from the declared size."""
 
@@ -99,7 +107,7 @@ class LinearGradients:
         full_precision(self._rows.device)
         self._left -= 1
         chosen = torch.from_numpy(self._noise.subset(self._units, self._rate)).to(self._rows.device)
-        if self._groups is None:
+        if not self._users:
             mine = chosen[(chosen >= self._part.start) & (chosen < self._part.stop)] - self._part.start
             total = self._over_records(weight, mine)
         else:
@@ -126,21 +134,22 @@ class LinearGradients:
         return total.T
 
     def _over_users(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        assert self._groups is not None
-        total = torch.zeros_like(weight, dtype=torch.float64)
-        for some in chosen.split(max(1, 2**24 // weight.numel())):  # a user's gradient has to be held to be cut
-            where = torch.full((self._units,), -1, device=chosen.device)
-            where[some] = torch.arange(len(some), device=chosen.device)
-            mine = (where[self._groups] >= 0).nonzero().flatten()
-            rows, errors = self._rows[mine], self._errors(self._rows[mine], self._labels[mine], weight)
-            owner = where[self._groups[mine]]
-            held = torch.zeros(len(some), *weight.shape, device=weight.device)
-            for start in range(0, len(mine), CHUNK):
-                part = slice(start, start + CHUNK)
-                held.index_add_(0, owner[part], rows[part].unsqueeze(2) * errors[part].unsqueeze(1))
-            norms = held.flatten(1).norm(dim=1)
-            total += torch.einsum("u,ufc->fc", (CLIP_MARGIN * self._clip / norms.clamp_min(1e-30)).clamp(max=1.0), held)
-        return total
+        total = torch.zeros_like(weight.T, dtype=torch.float64)
+        # A user's gradient has to be held to be cut. Few at a time, and added up in float64: a float32 sum of
+        # thousands of equal terms loses the next one.
+        for some in chosen.split(max(1, min(USERS, HELD // weight.numel()))):
+            counts = self._counts[some]
+            owner = torch.arange(len(some), device=some.device).repeat_interleave(counts)
+            mine = torch.arange(len(owner), device=some.device)
+            mine += (self._starts[some] - counts.cumsum(0) + counts)[owner]
+            rows = self._rows[mine]
+            errors = self._errors(rows, self._labels[mine], weight)
+            held = torch.zeros(len(some), *weight.T.shape, device=weight.device)
+            held.index_add_(0, owner, errors.unsqueeze(2) * rows.unsqueeze(1))
+            held = held.flatten(1)
+            cut = (CLIP_MARGIN * self._clip / held.norm(dim=1).clamp_min(1e-30)).clamp(max=1.0)
+            total += (cut @ held).view_as(total)
+        return total.T
 
 
 PART = 512
