@@ -502,6 +502,47 @@ def test_layers_without_a_rule_are_refused() -> None:
         clipped_sum(rows, torch.rand(4, 2, 5), torch.arange(4) % 3, 1.0, loss)
 
 
+class Folded(nn.Module):
+    """Treats examples one by one, but its layer sees the parts of an example as rows of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.reshape(-1, 2)).view(len(x), -1, 3).sum(1)  # type: ignore[no-any-return]
+
+
+class Remembers(nn.Module):
+    """Keeps the mean of all it has seen in a buffer, which would be released."""
+
+    def __init__(self, replaced: bool) -> None:
+        super().__init__()
+        self.layer, self.replaced = nn.Linear(4, 3), replaced
+        self.register_buffer("seen", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.replaced:
+            self.seen = x.mean(0)
+        else:
+            self.seen.add_(x.mean(0))  # type: ignore[operator, arg-type, union-attr]
+        return self.layer(x)  # type: ignore[no-any-return]
+
+
+def test_layers_that_see_an_example_as_several_rows_are_refused() -> None:
+    with pytest.raises(BadInput, match="other rows than one for each example"):
+        clipped_sum(Folded(), torch.rand(5, 8), torch.arange(5) % 3, 1.0, loss)
+
+
+@pytest.mark.parametrize("network", [Remembers(True), Remembers(False)], ids=["replaced", "added to"])
+def test_layers_that_keep_what_they_see_are_refused(network: nn.Module) -> None:
+    with pytest.raises(BadInput, match="keeps a buffer of what it sees"):
+        clipped_sum(network, torch.rand(5, 4), torch.arange(5) % 3, 1.0, loss)
+    normed = nn.Sequential(nn.Unflatten(1, (1, 2, 4)), nn.InstanceNorm2d(1, track_running_stats=True), nn.Flatten())
+    with pytest.raises(BadInput, match="keeps a buffer of what it sees"):
+        clipped_sum(nn.Sequential(normed, nn.Linear(8, 3)), torch.rand(5, 8), torch.arange(5) % 3, 1.0, loss)
+
+
 @pytest.fixture(params=["matmul", "convolutions", "autocast"])
 def coarse(request: pytest.FixtureRequest) -> Iterator[None]:
     """Torch set to round the factors of products to bfloat16, in each way that it can be."""

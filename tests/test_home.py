@@ -21,7 +21,7 @@ from homes import LABELS, arrays, frame, home, table, user_home
 from l2dp.errors import BadInput, L2dpError, Refused
 from l2dp.keys import Keys
 from l2dp.store import Home, Release
-from l2dp.streams import Task
+from l2dp.streams import Sealed, Task
 
 
 def spent(place: Home) -> list[tuple[float, int]]:
@@ -460,3 +460,71 @@ def test_status_does_not_wait_for_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, tmp_path / "home"], capture_output=True, text=True, timeout=400)
     assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
+# --- what a home knows of the past, and of its learner ----------------------------------------------------
+
+
+def test_without_its_fingerprints_a_home_does_not_learn(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    (place.path / "fingerprints").rename(tmp_path / "away")
+    with pytest.raises(Refused, match="fingerprints of task 'one' are missing"):
+        l2dp.open(place.path).learn(table(tmp_path, 1), "again")
+    (tmp_path / "away").rename(place.path / "fingerprints")
+    with pytest.raises(Refused, match="90 of 90 records were learned in another task"):
+        l2dp.open(place.path).learn(table(tmp_path, 1), "again")
+
+
+@pytest.mark.parametrize("make", [home, user_home])
+def test_with_another_key_a_home_does_not_learn(tmp_path: Path, make: Any) -> None:
+    place = make(tmp_path)
+    users = 30 if make is user_home else None
+    place.learn(table(tmp_path, 1, users=users), "one")
+    other = make(tmp_path, "other")
+    shutil.copy(other.path / "secrets" / "fingerprints", place.path / "secrets" / "fingerprints")
+    with pytest.raises(Refused, match="not the one that the home was made with"):
+        l2dp.open(place.path).learn(table(tmp_path, 2, users=users), "two")
+    assert any("not the one that the home was made with" in fault for fault in place.verify())
+    assert spent(l2dp.open(place.path)) == spent(place)
+
+
+def test_a_task_whose_preparation_spent_something_is_refused(tmp_path: Path) -> None:
+    x, y = (torch.from_numpy(part) for part in arrays(1))
+    made = Task.from_tensors("one", (x, y), (x, y))
+    odd = Task(
+        "one", Sealed(made.train.unseal(), prepared="its constants have cost people budget"), made.test, (0, 1, 2)
+    )
+    with pytest.raises(BadInput, match="have cost people budget, so no statement could be signed"):
+        home(tmp_path).learn(odd)
+
+
+MINE = """
+from dataclasses import dataclass
+from typing import ClassVar
+from l2dp.budget import NO_PRIVACY
+from l2dp.learners import PrivateReplay
+
+@dataclass
+class Mine(PrivateReplay):
+    NAME: ClassVar[str] = "mine"
+
+@dataclass
+class Honest(PrivateReplay):
+    NAME: ClassVar[str] = "honest"
+
+    @property
+    def guarantee(self):
+        return NO_PRIVACY
+"""
+
+
+@pytest.mark.parametrize(("name", "status"), [("Mine", "claimed"), ("Honest", "none")])
+def test_the_home_of_somebody_s_own_learner_proves_nothing(tmp_path: Path, name: str, status: str) -> None:
+    (tmp_path / "mine.py").write_text(MINE)
+    place = home(tmp_path, learner=f"{tmp_path / 'mine.py'}:{name}")
+    place.learn(table(tmp_path, 1), "one")
+    release = place.release(tmp_path / "release")
+    assert release.privacy["status"] == place.status()["guarantee"]["status"] == status
+    assert release.privacy["epsilon"] == (4.0 if status == "claimed" else None)
+    assert "guarantee is **proved**" not in (release.path / "MODEL_CARD.md").read_text()

@@ -44,9 +44,11 @@ import torch
 from rich.console import Console
 
 from l2dp import parallel, sweeps
+from l2dp.boundary.admission import same_everywhere
 from l2dp.errors import BadInput
 from l2dp.experiments.worker import request_from
 from l2dp.noise import Noise, SystemNoise
+from l2dp.streams import Task
 
 torch.set_num_threads(1)
 out, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
@@ -83,6 +85,17 @@ with parallel.joined():
         found["same"] = "yes"
     except BadInput as error:
         found["same"] = str(error)
+    # The same records in another order on one machine: some would be in two parts.
+    ordered = torch.arange(8.0).view(8, 1) / 8
+    found["data"] = []
+    for rolled in (0, parallel.rank()):
+        part = ordered.roll(rolled, 0), torch.zeros(8, dtype=torch.int64)
+        given = Task.from_tensors("rolled", part, part)
+        try:
+            same_everywhere(given, given.train.unseal())
+            found["data"].append("same")
+        except BadInput as error:
+            found["data"].append(str(error))
     # A finished run is returned, by every process, and not repeated.
     again = sweeps.run_one(request_from(asked["agem"]), 0, out / "agem", Console(quiet=True))
     found["again"] = again.to_json()["average_accuracy"]
@@ -161,6 +174,9 @@ def test_what_cannot_be_shared_is_refused(both: tuple[Path, list[dict[str, Any]]
         assert "needs whole batches" in found["refused"][2]
     assert both[1][0]["same"] == "yes"
     assert "another run than the first" in both[1][1]["same"]
+    assert both[1][0]["data"] == ["same", "same"]
+    assert both[1][1]["data"][0] == "same"
+    assert "another task 'rolled' than the first" in both[1][1]["data"][1]
 
 
 def test_a_finished_run_is_given_to_every_process(both: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -14,17 +14,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import l2dp
-from l2dp import cli, metrics
+from l2dp import cli, metrics, sweeps
 from l2dp.durable import read_tensors, write_tensors
 from l2dp.errors import BadInput
-from l2dp.learners import LEARNERS, Agem, Finetune, Joint, L2dpMl, Learner, PrivateReplay
+from l2dp.learners import LEARNERS, Agem, Finetune, Joint, L2dpMl, Learner, NaiveGaussian, PrivateReplay
 from l2dp.learners.gradient import GradientLearner
 from l2dp.runs import Result, Schedule, Silent, run
 from l2dp.streams import Space, Stream, Task, permuted, split
@@ -101,11 +102,17 @@ class Crash(Exception):
 class Crashing(Silent):
     """Stops a run within the task at `index`, as a crash would."""
 
-    def __init__(self, index: int) -> None:
-        self.index = index
+    def __init__(self, index: int, early: bool = False) -> None:
+        """`early` is for learners that take no step of their own in a task."""
+        self.index, self.current, self.early = index, -1, early
 
-    def evaluated(self, index: int, average: float | None) -> None:
-        if index == self.index:
+    def task(self, index: int, name: str, steps: int) -> None:
+        self.current = index
+        if self.early:
+            self.tick()
+
+    def tick(self) -> None:
+        if self.current == self.index:
             raise Crash
 
 
@@ -189,7 +196,43 @@ def test_source_overlap_multiplies_the_claim() -> None:
     assert (insecure.status, insecure.epsilon, insecure.source_epsilon) == ("none", None, None)
 
 
+def test_copies_that_are_read_together_are_counted_together() -> None:
+    """naive-gaussian sums records of all tasks in one noisy answer: k copies cost more than k times one."""
+    learner = NaiveGaussian(model="mlp-8", budget=l2dp.Budget(8.0, 1e-5))
+    promised = run(stream(3), learner, schedule=SMALL).guarantee
+    counted = learner.facts()["accounting"]["counted"]["one-record-per-task"]["modes"]["per-record"]
+    assert (promised.source_epsilon, promised.source_delta) == (counted["epsilon"], 1e-5)
+    assert promised.epsilon == 8.0
+    assert counted["epsilon"] > 8.0
+    some = learner.over_source(2)
+    assert (some.source_overlap, some.source_epsilon) == (2, None), "in some of the tasks: not known"
+    assert learner.over_source(1).source_epsilon == 8.0
+
+
+def test_the_models_of_all_seeds_cost_as_many_times_as_much(tmp_path: Path) -> None:
+    request = sweeps.Request("permuted-digits", "private-replay", tasks=1, per_task=100, epsilon=2.0)
+    sweeps.run_seeds(request, [0, 1, 2], tmp_path / "out", Console(quiet=True))
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert (found["guarantee"]["epsilon"], found["together"]["epsilon"]) == (2.0, 6.0)
+    assert found["together"]["status"] == "proved"
+
+
 # --- crash and continue -----------------------------------------------------------------------------------
+
+
+def test_what_was_shown_is_never_drawn_again(tmp_path: Path) -> None:
+    class Shows(Silent):
+        seen: ClassVar[list[float | None]] = []
+
+        def evaluated(self, index: int, average: float | None) -> None:
+            Shows.seen.append(average)
+            raise KeyboardInterrupt
+
+    learner = PrivateReplay(budget=l2dp.Budget(0.5, 1e-5))
+    with pytest.raises(KeyboardInterrupt):
+        run(stream(1), learner, schedule=SMALL, out=tmp_path / "run", progress=Shows())
+    again = run(stream(1), learner, schedule=SMALL, out=tmp_path / "run")
+    assert again.average_accuracy == Shows.seen
 
 
 @pytest.mark.parametrize("name", LEARNERS)
@@ -198,7 +241,14 @@ def test_a_crash_in_any_task_changes_nothing(name: str, tmp_path: Path) -> None:
     run(stream(), small(name), schedule=SMALL, out=one, insecure_noise_seed=1)
     for index in range(3):
         with pytest.raises(Crash):
-            run(stream(), small(name), schedule=SMALL, out=other, insecure_noise_seed=1, progress=Crashing(index))
+            run(
+                stream(),
+                small(name),
+                schedule=SMALL,
+                out=other,
+                insecure_noise_seed=1,
+                progress=Crashing(index, name == "joint"),
+            )
         assert done(other) == index
     run(stream(), small(name), schedule=SMALL, out=other, insecure_noise_seed=1)
     assert outcome(one) == outcome(other)

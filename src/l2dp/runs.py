@@ -29,6 +29,7 @@ from l2dp.boundary.admission import check_task
 from l2dp.budget import Guarantee
 from l2dp.durable import make_folder, read_json, read_tensors, write_json, write_tensors
 from l2dp.errors import BadInput
+from l2dp.learners import LEARNERS
 from l2dp.learners.learner import Learner, Plan, Setting, State
 from l2dp.noise import InsecureNoise, Noise, SystemNoise
 from l2dp.streams.records import Records, Stream, Task
@@ -435,8 +436,8 @@ class _Run:
                         again = evaluate(learner, stream, index + 1, self.setting.device, True, self.test_records)
                         self.released[index] = again
                 self.done = index + 1
+                self._save()  # before anything is shown: what was seen is never drawn again
                 self.progress.evaluated(index, average)
-                self._save()
         finally:
             self.progress.finish()
         return Result(
@@ -444,7 +445,7 @@ class _Run:
             type(learner).NAME,
             self.setting.seed,
             stream.protocol,
-            self._promised().over(stream.source_overlap),
+            self._promised(),
             self._matrix(self.rows),
             self._matrix(self.released) if has_secrets else None,
             self.seconds + time.perf_counter() - self.started,
@@ -455,9 +456,12 @@ class _Run:
         )
 
     def _promised(self) -> Guarantee:
-        """What the learner promises, with what preparing the stream has cost; only claimed if no proof covers that."""
-        promised = self.learner.guarantee.after(*self.stream.spent)
-        return promised if self.stream.covered else promised.unproved()
+        """What the learner promises, with what preparing the stream has cost.
+
+        Only claimed if no proof of ours covers the preparation, or the learner, which may be somebody's own.
+        """
+        promised = self.learner.over_source(self.stream.source_overlap).after(*self.stream.spent)
+        return promised if self.stream.covered and type(self.learner) in LEARNERS.values() else promised.unproved()
 
     def _matrix(self, rows: dict[int, list[float]]) -> Matrix:
         empty: list[float | None] = [None] * len(self.stream)

@@ -76,7 +76,10 @@ def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
 
 
 def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Console) -> list[Result]:
-    """Several seeds, each in a folder of its own, and `summary.json` with mean and standard deviation."""
+    """Several seeds, each in a folder of its own, and `summary.json` with mean and standard deviation.
+
+    Its `guarantee` is that of each run; whoever publishes the models of all seeds promises what `together` says.
+    """
     if len(set(seeds)) < len(seeds):
         raise BadInput(f"--seeds {','.join(map(str, seeds))} names a seed twice")
     if (out / "run.json").exists():
@@ -90,6 +93,7 @@ def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Consol
         "protocol": request.protocol,
         "seeds": list(seeds),
         "guarantee": found[0]["guarantee"],
+        "together": results[0].guarantee.times(len(results)).to_json(),
     }
     for key in ("average_accuracy", "average_forgetting"):
         mean, deviation = metrics.mean_and_sd([one[key] for one in found])

@@ -314,6 +314,12 @@ class Book:
 
         self._store.write(book)
 
+    def check_of_home(self, home: str) -> str | None:
+        """What `join` noted of a home's fingerprint key; None: it never joined."""
+        rows = self._store.read(lambda transaction: transaction.rows(_HOMES))
+        noted = [json.loads(text) for (text,) in rows]
+        return next((str(found["check"]) for found in noted if found["home"] == home), None)
+
     def charge(self, units: Collection[Hashable], cost: Budget, what: str) -> None:
         """Charges every unit, or none of them, for good: a reservation that nobody can cancel or find again."""
         keys = sorted({key_of(unit) for unit in units})

@@ -6,14 +6,17 @@ covers (see the docs on what is not covered).
 
 from __future__ import annotations
 
+import hashlib
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from l2dp import parallel
 from l2dp.errors import BadInput
 from l2dp.streams.records import Records, Source, Space, Task
 
+CHUNK = 4096
 _checked: WeakKeyDictionary[Source, Tensor | None] = WeakKeyDictionary()
 
 
@@ -51,6 +54,26 @@ def check(records: Records, space: Space, classes: tuple[int, ...], place: str) 
     if bool(outside.any()):
         row = int(outside.nonzero()[0])
         raise BadInput(f"{place}, row {row}: label {int(y[row])} is not one of those that the task declares")
+
+
+def same_everywhere(task: Task, records: Records) -> None:
+    """Refuses a task of which another process of a parallel run has other records, or in another order.
+
+    Guarantee
+    ---------
+    Past this call every process holds the same rows in the same places, so that dividing them by place counts each
+    record once. The processes are told a digest of 63 bits and nothing else.
+    """
+    if parallel.size() == 1:
+        return
+    digest = hashlib.sha256()
+    for x, y in records.chunks(CHUNK):
+        digest.update(x.contiguous().numpy().tobytes())
+        digest.update(y.contiguous().numpy().tobytes())
+    units = records.units()
+    if units is not None:
+        digest.update(units.contiguous().numpy().tobytes())
+    parallel.check_same(int.from_bytes(digest.digest()[:8], "big") >> 1, f"task {task.name!r}")
 
 
 def admit(task: Task, space: Space) -> Records:

@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from l2dp.boundary.admission import admit
+from l2dp.boundary.admission import admit, same_everywhere
 from l2dp.budget import Budget, Charges, Unit
 from l2dp.errors import BadInput, Refused
 from l2dp.ledger import Ledger
@@ -81,6 +81,7 @@ class Entry:
     def open(self, task: Task) -> Opened:
         """Checks, bounds, charges, opens: in this order."""
         records = admit(task, self._space)
+        same_everywhere(task, records)
         rows = torch.arange(len(records))
         if self.protection.unit == "record":
             self._charge_record_block(task)

@@ -57,7 +57,8 @@ def clipped_sum(
     Guarantee
     ---------
     Adding or removing one example changes the result by at most `clip` in Euclidean norm (up to float32 rounding),
-    provided that the network treats examples one by one: layers known to mix them are refused.
+    provided that the network treats examples one by one: layers known to mix them are refused, and so are layers that
+    see an example as several rows, and those that keep something of what they see in a buffer.
     """
     full_precision(x.device)
     layers = clipped_layers(network)
@@ -71,6 +72,7 @@ def clipped_sum(
         inputs[layer], outputs[layer] = taken[0].detach(), given
         kept.extend((tensor, tensor._version) for tensor in (taken[0], given))
 
+    before = _buffers(network)
     hooks = [layer.register_forward_hook(keep) for layer in layers]
     try:
         losses = loss(network(x), y)
@@ -81,6 +83,10 @@ def clipped_sum(
         raise BadInput(
             "a layer's input or output is overwritten in place, which clipping cannot see; use inplace=False"
         )
+    if _buffers(network) != before:
+        raise BadInput("a layer keeps a buffer of what it sees, which no clipping bounds; use one without running sums")
+    if losses.shape != y.shape or any(len(one) != len(x) for one in (*inputs.values(), *outputs.values())):
+        raise BadInput("a layer sees other rows than one for each example, and clipping would bound each row by itself")
     used = [layer for layer in layers if layer in outputs]
     # Gradients at the outputs only: the weights' own gradients, unclipped, are never computed.
     slopes = dict(zip(used, torch.autograd.grad(losses.sum(), [outputs[layer] for layer in used]), strict=True))
@@ -96,6 +102,11 @@ def clipped_sum(
         for rule in rules.values():
             made |= rule.total(factors)
         return [made[p] if p in made else torch.zeros_like(p) for p in network.parameters() if p.requires_grad]
+
+
+def _buffers(network: nn.Module) -> list[tuple[str, int, int]]:
+    """Which buffers there are, and how often each was written."""
+    return [(name, id(buffer), buffer._version) for name, buffer in network.named_buffers()]
 
 
 def clipped_layers(network: nn.Module) -> list[nn.Module]:

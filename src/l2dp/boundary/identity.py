@@ -87,7 +87,7 @@ def without(task: Task, keep: Tensor) -> Task:
     records = task.train.unseal()
     rows = keep.nonzero().flatten() if records.rows is None else records.rows[keep]
     narrowed = Records(records.source, rows, records.permutation, records.relabel)
-    return Task(task.name, Sealed(narrowed, task.train.declared_size), task.test, task.classes)
+    return Task(task.name, Sealed(narrowed, task.train.declared_size, task.train.prepared), task.test, task.classes)
 
 
 def by_name(task: Task) -> tuple[Task, tuple[str, ...] | None]:
@@ -98,7 +98,7 @@ def by_name(task: Task) -> tuple[Task, tuple[str, ...] | None]:
         return task, None
     numbers, codes = torch.unique(units, return_inverse=True)
     view = Records(replace(records.source, units=codes), records.rows, records.permutation, records.relabel)
-    sealed = Sealed(view, task.train.declared_size)
+    sealed = Sealed(view, task.train.declared_size, task.train.prepared)
     return Task(task.name, sealed, task.test, task.classes), tuple(str(n) for n in numbers.tolist())
 
 

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from l2dp.accounting import RenyiFilter
-from l2dp.boundary.admission import admit, label_mask
+from l2dp.boundary.admission import admit, label_mask, same_everywhere
 from l2dp.boundary.ghost import clipped_layers
 from l2dp.boundary.gradients import Sampled, noisy_gradient
 from l2dp.boundary.scores import noisy_counts
 from l2dp.budget import NO_PRIVACY, Budget, Guarantee
 from l2dp.errors import BadInput, Refused
-from l2dp.lifetime import Book, Reading, figures
+from l2dp.lifetime import EVERY, Book, Reading, figures
 from l2dp.noise import Noise
 from l2dp.policies import Adaptive, Policy
 from l2dp.streams.records import Records, Space, Task
@@ -104,6 +104,7 @@ class PrivateMemory:
         self._noise, self._device, self._masked = noise, device, masked
         self.book = Book(budget, policy)
         self._kept: list[_Kept] = []
+        self._counted: tuple[str, dict[str, Any]] | None = None
         self.scores: list[list[Score]] = []
         """Of every task, after each attempt at it."""
 
@@ -155,6 +156,7 @@ class PrivateMemory:
         """Checks a task and opens its blocks; nothing is charged or read for learning yet."""
         mask = label_mask(task, self._space)
         records = admit(task, self._space)
+        same_everywhere(task, records)
         if any(kept.name == task.name for kept in self._kept):
             raise Refused(f"task {task.name!r} was learned before; give new records a new task name")
         size = task.train.declared_size
@@ -244,8 +246,29 @@ class PrivateMemory:
                     for own, score in zip(phase.attempts, self.scores[index], strict=True)
                 ]
             tasks.append(row)
-        counted = figures(book.phases, book.budget.delta, secure, book.budget if adaptive else None)
-        return {"counted": counted, "tasks": tasks}
+        return {"counted": self.counted(), "tasks": tasks}
+
+    def counted(self) -> dict[str, Any]:
+        """ε of the lifetime by each way of counting, with its status."""
+        book = self.book
+        lived = repr(book.phases)
+        if self._counted is None or self._counted[0] != lived:  # it takes seconds
+            adaptive = book.budget if isinstance(book.policy, Adaptive) else None
+            self._counted = lived, figures(book.phases, book.budget.delta, self._noise.secure, adaptive)
+        return self._counted[1]
+
+    def for_source(self, overlap: int) -> Budget | None:
+        """(ε, δ) for a source record with a copy in so many tasks; None: not known.
+
+        Guarantee
+        ---------
+        Copies are read together, in one noisy sum over the memory: their costs do not just add up. Known for a copy
+        in every task (the adjacency of one record in every task), where the plan was fixed in advance.
+        """
+        if overlap != len(self.book.phases) or not self._noise.secure:
+            return None
+        found = self.counted()[EVERY]["modes"]["per-record"]
+        return Budget(found["epsilon"], found["delta"]) if found["valid"] else None
 
 
 class Score(NamedTuple):

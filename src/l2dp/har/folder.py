@@ -275,6 +275,11 @@ class Folder:
             found.append("its labels are those that occurred, not declared ones (--classes)")
         return found
 
+    def unsigned(self) -> list[str]:
+        """Why no statement could be signed about the folder's windows alone; nothing: one could."""
+        spent = ["its constants have cost people budget that is not in this book"]
+        return self.uncovered() + (spent if self.described["normalisation"].get("spent") else [])
+
     def table(self, part: Part) -> pl.DataFrame:
         """user, rate, label, time, window of one part; empty if it has no windows."""
         files = sorted((self.path / part).glob("*.parquet"))

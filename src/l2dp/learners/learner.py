@@ -103,6 +103,15 @@ class Learner(ABC):
     def guarantee(self) -> Guarantee:
         """What is promised for one record of one task, with its status."""
 
+    def over_source(self, overlap: int) -> Guarantee:
+        """The guarantee, and what it means for a source record that is in so many tasks.
+
+        Guarantee
+        ---------
+        Basic composition over tasks, which is right where each task is read by mechanisms of its own.
+        """
+        return self.guarantee.over(overlap)
+
     @abstractmethod
     def release(self) -> dict[str, Tensor]:
         """The parameters that are published. Never a record, a noise draw or raw memory."""

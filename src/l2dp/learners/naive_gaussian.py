@@ -7,7 +7,7 @@ the noise scale. What each record pays, in its own task and in every replay, is 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 from torch import Tensor
@@ -115,6 +115,16 @@ class NaiveGaussian(GradientLearner):
     @property
     def guarantee(self) -> Guarantee:
         return self.boundary.guarantee
+
+    def over_source(self, overlap: int) -> Guarantee:
+        """The guarantee; copies of a source in several tasks are counted together, as they are read together."""
+        stated = self.guarantee.over(overlap)
+        if overlap == 1 or stated.epsilon is None:
+            return stated
+        found = self.boundary.for_source(overlap)
+        if found is None:
+            return replace(stated, source_epsilon=None, source_delta=None)
+        return replace(stated, source_epsilon=found.epsilon, source_delta=found.delta)
 
     def episode(self, index: int) -> dict[str, Tensor]:
         return self.boundary.episode(index)

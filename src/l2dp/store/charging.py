@@ -51,7 +51,10 @@ class Till:
     def _named(self, units: Collection[Hashable]) -> dict[Hashable, Hashable]:
         if self._blocks is None:
             return {unit: unit for unit in units}
-        return {self._blocks[unit]: unit for unit in units if isinstance(unit, int)}
+        named: dict[Hashable, Hashable] = {self._blocks[unit]: unit for unit in units if isinstance(unit, int)}
+        if len(named) != len(units):
+            raise L2dpError("two units of a task are known under one name, and would be charged as one")
+        return named
 
     def exhausted(self, units: Collection[Hashable], cost: Budget) -> list[Hashable]:
         named = self._named(units)

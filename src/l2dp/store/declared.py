@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
-from l2dp.budget import Budget, Guarantee, Unit
+from l2dp.budget import Budget, Guarantee, Status, Unit
 from l2dp.durable import read_json, write_json
 from l2dp.errors import BadInput
 
@@ -43,6 +43,8 @@ class Declared:
     """A file within the home, or the address of a server."""
     encrypted: bool
     insecure_noise_seed: int | None
+    status: Status
+    """What the learner's ε is worth: of a learner of one's own it is claimed at best."""
 
     @property
     def budget(self) -> Budget:
@@ -55,9 +57,9 @@ class Declared:
     @property
     def guarantee(self) -> Guarantee:
         """What the releases of the home promise a unit over its lifetime."""
-        if self.insecure_noise_seed is not None:
+        if self.insecure_noise_seed is not None or self.status == "none":
             return Guarantee("none", unit=self.unit)
-        return Guarantee("proved", self.epsilon, self.delta, self.unit)
+        return Guarantee(self.status, self.epsilon, self.delta, self.unit)
 
     def columns(self) -> Schema:
         from l2dp.streams.schema import Schema
@@ -97,6 +99,8 @@ def load(folder: Path) -> Declared:
         Budget(declared.epsilon, declared.delta)
         if declared.unit not in ("record", "user") or not isinstance(declared.schema["labels"], list):
             raise ValueError("unit or labels")
+        if declared.status not in get_args(Status):
+            raise ValueError("status")
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not in the format of a home ({error!r}); restore it from a backup") from error
     return declared

@@ -192,6 +192,10 @@ class Home:
         wanted = self._positions(classes)
         if isinstance(data, Task):
             check_task_name(data.name if name is None else name)
+            if data.train.prepared:
+                raise BadInput(
+                    f"task {data.name!r}: {data.train.prepared}, so no statement could be signed; prepare it otherwise"
+                )
             made = Task(data.name if name is None else name, data.train.sized(size), data.test, wanted)
             return *identity.by_name(made), schema
         if name is None:
@@ -256,6 +260,7 @@ class Home:
             )
         keys, index = self.keys(), self.index()
         secret = keys.read(FINGERPRINT_KEY)
+        self._check_memory(book, secret, index)
         found = identity.record_fingerprints(task, secret)
         # Copies, excluded units, records of other tasks: what is left out depends on the record itself, or on the past.
         keep = identity.first_of_each(found) if declared.unit == "record" else torch.ones(total, dtype=torch.bool)
@@ -366,6 +371,28 @@ class Home:
         keys.remove(key_name)
         self._loaded = number + 1
         return Learned(task.name, number, total, copies, overlapping, excluded, size, False)
+
+    def _check_memory(self, book: Book, secret: bytes, index: Fingerprints) -> None:
+        """Refuses where records or users of the past would not be known again: they would pay a second time.
+
+        Guarantee
+        ---------
+        Past this call, a record that a committed task has brought is in the index, and a user has the fingerprint
+        under which earlier tasks charged them.
+        """
+        if book.check_of_home(self.declared.identity) != check_of(secret):
+            raise Refused(
+                f"the fingerprint key in {self.path / SECRETS} is not the one that the home was made with, and would "
+                "know nobody of the past; nothing was read or charged; restore it from a backup"
+            )
+        if self.declared.unit == "record":
+            known = index.tasks
+            for done in self.learned(book):
+                if done.task not in known:
+                    raise Refused(
+                        f"the fingerprints of task {done.task!r} are missing in {self.path}, and its records would not "
+                        "be known again; nothing was read or charged; restore the whole home"
+                    )
 
     def _excluded(
         self, task: Task, users: tuple[str, ...] | None, found: Any, secret: bytes, index: Fingerprints
@@ -619,6 +646,7 @@ def init(
 
     Homes of users may share a ledger, if they share a fingerprint key: `fingerprint_key` names that of the first.
     """
+    from l2dp.learners import LEARNERS
     from l2dp.learners.learner import Setting
     from l2dp.streams.schema import Schema
 
@@ -667,9 +695,13 @@ def init(
         LEDGER if ledger is None else without_password(ledger),
         encrypt,
         insecure_noise_seed,
+        "none",
     )
     # Everything that can be wrong with the declaration is found before anything is made.
-    make_learner(declared).begin(Setting(schema.space, task_size, seed))
+    begun = make_learner(declared)
+    begun.begin(Setting(schema.space, task_size, seed))
+    promised = begun.guarantee if type(begun) in LEARNERS.values() else begun.guarantee.unproved()
+    declared = replace(declared, status=promised.status)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is not empty; choose another place for the home")
     make_folder(folder.absolute().parent)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from l2dp.durable import sha256
 from l2dp.errors import L2dpError
+from l2dp.keys import check_of
 from l2dp.store import history, state
 from l2dp.store.release import SUMS, Release
 from l2dp.store.release import faults as release_faults
@@ -68,6 +69,8 @@ def _keys(home: Home, book: Book) -> Iterator[str]:
     yield from keys.faults()
     if not keys.holds(FINGERPRINT_KEY):
         yield "the key of the fingerprints is missing; restore it from a backup"
+    elif book.check_of_home(home.declared.identity) != check_of(keys.read(FINGERPRINT_KEY)):
+        yield "the key of the fingerprints is not the one that the home was made with; restore it from a backup"
     kept = [name for name in keys.names() if name.startswith(NOISE_KEY)]
     if len(kept) > 1:  # one is that of an unfinished task, or was left by a crash and goes with the next task
         yield f"{len(kept)} noise keys are kept, one at most is needed"

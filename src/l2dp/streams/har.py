@@ -82,6 +82,7 @@ def from_folder(path: str) -> Stream:
     space = Space(tuple(described["shape"]), tuple(described["labels"]))
     train, test = folder.table("train"), folder.table("test")
     names = pl.concat([train["user"], test["user"]]).unique().sort().to_list()
+    prepared = next(iter(folder.unsigned()), "")
     tasks = []
     for rate in described["rates"]:
         parts = []
@@ -93,7 +94,7 @@ def from_folder(path: str) -> Stream:
                     "--split window, or leave the rate out with --rates"
                 )
             parts.append(_source(rows, space, names, f"{path}, {rate:g} Hz, {what} part"))
-        tasks.append(_task(f"{rate:g} Hz", space, Records(parts[0]), Records(parts[1])))
+        tasks.append(_task(f"{rate:g} Hz", space, Records(parts[0]), Records(parts[1]), prepared))
     facts: dict[str, object] = {"not_covered": folder.uncovered()}
     facts |= {key: described[key] for key in ("unit", "split", "normalisation", "overlap", "resampled", "users")}
     return Stream(
@@ -112,9 +113,9 @@ def _spent(normalisation: Mapping[str, Any]) -> tuple[float, float]:
     return (0.0, 0.0) if found is None else (float(found["epsilon"]), float(found["delta"]))
 
 
-def _task(name: str, space: Space, train: Records, test: Records) -> Task:
+def _task(name: str, space: Space, train: Records, test: Records, prepared: str = "") -> Task:
     # All labels are declared for every rate: which of them occur at one is not for everybody to know.
-    return Task(name, Sealed(train), test, tuple(range(space.classes)))
+    return Task(name, Sealed(train, prepared=prepared), test, tuple(range(space.classes)))
 
 
 def _source(rows: pl.DataFrame, space: Space, names: list[str], title: str) -> Source:

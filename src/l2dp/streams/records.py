@@ -50,6 +50,8 @@ class Source:
             raise BadInput(f"{self.name}: {len(self.x)} inputs but {len(self.y)} labels; they must pair up")
         if self.units is not None and len(self.units) != len(self.y):
             raise BadInput(f"{self.name}: {len(self.y)} records but {len(self.units)} unit ids; they must pair up")
+        if self.units is not None and self.units.dtype not in (torch.int64, torch.int32, torch.int16, torch.uint8):
+            raise BadInput(f"{self.name}: unit ids must be whole numbers, not {self.units.dtype}; number the users")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -116,11 +118,13 @@ class Sealed:
     any call of it outside `boundary/`. This is a fence against mistakes, not against malice.
     """
 
-    def __init__(self, records: Records, declared_size: int | None = None) -> None:
+    def __init__(self, records: Records, declared_size: int | None = None, prepared: str = "") -> None:
+        """`prepared` says why no statement about these records alone could be signed; empty: one could."""
         if declared_size is not None and declared_size < 1:
             raise BadInput(f"the declared size of a task must be at least 1, not {declared_size}")
         self._records = records
         self._declared_size = declared_size
+        self.prepared = prepared
 
     @property
     def declared_size(self) -> int:
@@ -129,7 +133,7 @@ class Sealed:
 
     def sized(self, declared_size: int) -> Sealed:
         """The same records with another declared size."""
-        return Sealed(self._records, declared_size)
+        return Sealed(self._records, declared_size, self.prepared)
 
     def unseal(self) -> Records:
         return self._records

@@ -98,9 +98,7 @@ def _read_windows(
     shape = tuple(folder.described["shape"])
     if schema.shape != shape or set(schema.low) != {-1.0} or set(schema.high) != {1.0}:
         raise BadInput(f"{folder.path} holds windows of shape {shape} in [-1, 1]; the schema declares {schema.shape}")
-    wrong = folder.uncovered()
-    if folder.described["normalisation"].get("spent"):
-        wrong.append("its constants have cost people budget that is not in this book")
+    wrong = folder.unsigned()
     if labelled and part == "train" and wrong:
         raise BadInput(f"{folder.path}: {wrong[0]}, so no statement could be signed; ingest it with the safe defaults")
     table = folder.table(part)
