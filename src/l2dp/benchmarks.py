@@ -35,6 +35,8 @@ class Benchmark:
     settings: Settings = field(default_factory=dict)
     caution: str | None = None
     """What a guarantee for single records of this stream does not say."""
+    own: bool = False
+    """Whether it is a stream over somebody's own data, whose sizes and labels were never declared."""
 
     def for_learner(self, learner: str) -> dict[str, Any]:
         return {**self.settings.get("*", {}), **self.settings.get(learner, {})}
@@ -157,14 +159,14 @@ def find(name: str) -> Benchmark:
     kind, colon, path = name.partition(":")
     if colon and kind in ("permuted", "split"):
         tasks = 20 if kind == "permuted" else 5
-        return Benchmark(kind, (path,), tasks, f"{kind} stream of {path}", _OWN)
+        return Benchmark(kind, (path,), tasks, f"{kind} stream of {path}", _OWN, own=True)
     if colon and kind == "har":
         from l2dp.har.folder import Folder  # Polars is slow to import, and only this needs it
 
         settings = _HAR
         if Folder.open(Path(path)).described["unit"] == "window":
             settings = {**_HAR, "private-replay": {**_HAR["private-replay"], "protects": "record"}}
-        return Benchmark(kind, (path,), 0, f"the sampling rates of {path}", settings, _OVERLAPPING)
+        return Benchmark(kind, (path,), 0, f"the sampling rates of {path}", settings, _OVERLAPPING, own=True)
     base, at, rate = name.partition("@")
     if at and base in _HAR_SPLITS and rate in HAR_RATES:
         return replace(BENCHMARKS[base], datasets=(name,), tasks=1, about=f"{rate} Hz of {base} alone")

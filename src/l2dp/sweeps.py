@@ -107,11 +107,16 @@ def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Consol
 
 
 def caution(result: Result) -> str | None:
-    """What must be said next to a guarantee for single records of some streams; None: nothing."""
-    promised = result.guarantee
-    if promised.epsilon is None or promised.unit != "record":
+    """What must be said next to a guarantee on some streams; None: nothing."""
+    promised, found = result.guarantee, benchmarks.find(result.stream)
+    if promised.epsilon is None:
         return None
-    return benchmarks.find(result.stream).caution
+    said = [found.caution] if found.caution is not None and promised.unit == "record" else []
+    if found.own:
+        said.append(
+            "how many records a task has and which labels occur in it count as public; a home has them declared"
+        )
+    return ". ".join(said) or None
 
 
 DEMO = Request("permuted-digits", "agem", tasks=10)
