@@ -501,3 +501,12 @@ def test_the_audit_summary_takes_thorough_audits_that_are_known(tmp_path: Path, 
         )
     table = audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
     assert table.rows == [["l2dp-ml", "–", "ε=0.5 claimed, refuted", 2, "rank", "5.60", "6.60", "refuted"]]
+
+
+@pytest.mark.parametrize(("asked", "most"), [("1", 1), ("", 64), ("0", 64), ("many", 64)])
+def test_threads_that_were_asked_for_are_not_exceeded(monkeypatch: pytest.MonkeyPatch, asked: str, most: int) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(64)))
+    engine = perform.make_engine("local", 1, 5)
+    assert isinstance(engine, Local)
+    assert (engine.slots, engine._threads) == (1, most)

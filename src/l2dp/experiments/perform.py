@@ -73,7 +73,9 @@ def make_engine(name: str, workers: int | None, runs: int) -> Engine:
         from l2dp.experiments.cluster import OnRay
 
         return OnRay(workers, runs)
-    return Local(*divide(len(os.sched_getaffinity(0)), workers, runs))
+    at_once, threads = divide(len(os.sched_getaffinity(0)), workers, runs)
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return Local(at_once, min(threads, int(asked)) if asked.isdecimal() and int(asked) else threads)
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
