@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import runpy
 import shutil
+import sqlite3
 import stat
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from homes import LABELS, arrays, frame, home, table, user_home
 from l2dp.errors import BadInput, L2dpError, Refused
 from l2dp.keys import Keys
 from l2dp.store import Home, Release
+from l2dp.store.predictions import write_predictions
 from l2dp.streams import Sealed, Task
 
 
@@ -115,7 +117,7 @@ def test_copies_within_a_task_count_once(tmp_path: Path) -> None:
 def test_a_name_is_for_one_set_of_data(tmp_path: Path) -> None:
     place = home(tmp_path)
     place.learn(table(tmp_path, 1), "one")
-    with pytest.raises(Refused, match="learned before from other data"):
+    with pytest.raises(Refused, match="are not what it was learned from"):
         place.learn(table(tmp_path, 2), "one")
     assert spent(place) == [(4.0, 1)]
 
@@ -528,3 +530,94 @@ def test_the_home_of_somebody_s_own_learner_proves_nothing(tmp_path: Path, name:
     assert release.privacy["status"] == place.status()["guarantee"]["status"] == status
     assert release.privacy["epsilon"] == (4.0 if status == "claimed" else None)
     assert "guarantee is **proved**" not in (release.path / "MODEL_CARD.md").read_text()
+
+
+# --- after a restore, an interruption, a mistake ----------------------------------------------------------
+
+
+def test_verify_makes_an_old_backup_refuse_as_well(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    shutil.copytree(place.path, tmp_path / "backup")
+    place.learn(table(tmp_path, 2), "two")
+    place.release(tmp_path / "newer")
+    old = l2dp.open(tmp_path / "backup")
+    assert old.verify() == []
+    assert any("is older than the release" in fault for fault in old.verify([tmp_path / "newer"]))
+    assert any("is older than the release" in fault for fault in old.verify()), "it remembers"
+    with pytest.raises(Refused, match="restored from a backup"):
+        old.learn(table(tmp_path, 2), "two")
+    with pytest.raises(Refused, match="restored from a backup"):
+        old.release(tmp_path / "from backup")
+    with pytest.raises(BadInput, match="is of another home"):
+        home(tmp_path, "other").learn(table(tmp_path, 3), "three", releases=[tmp_path / "newer"])
+
+
+def test_a_ledger_without_its_charges_is_refused(tmp_path: Path) -> None:
+    place = user_home(tmp_path, per_task_epsilon=2.5)
+    place.learn(table(tmp_path, 1, users=30), "one")
+    with sqlite3.connect(place.path / "ledger.db") as there:
+        guards = there.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for name, _ in guards:
+            there.execute(f"DROP TRIGGER {name}")
+        there.executescript("DELETE FROM l2dp_balances; DELETE FROM l2dp_charges; UPDATE l2dp_levels SET blocks = 0")
+        for _, statement in guards:
+            there.execute(statement)
+    with pytest.raises(BadInput, match="30 blocks in all, and 0 are noted"):
+        l2dp.open(place.path).learn(table(tmp_path, 2, users=30), "two")
+
+
+def test_a_task_stopped_before_its_first_read_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = home(tmp_path)
+
+    def killed(self: Any, task: str, found: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as now:
+        now.setattr("l2dp.fingerprints.Fingerprints.add", killed)
+        with pytest.raises(KeyboardInterrupt):
+            place.learn(table(tmp_path, 1), "one")
+    again = l2dp.open(place.path)
+    with pytest.raises(BadInput, match="a task is unfinished"):
+        again.exclude(records=table(tmp_path, 2))
+    again.abandon("one")
+    assert again.verify() == []
+    assert spent(again) == []
+    again.learn(table(tmp_path, 1), "again")
+    assert spent(again) == [(4.0, 1)]
+
+
+def test_names_in_a_card_are_text(tmp_path: Path) -> None:
+    place = home(tmp_path, labels=("low", "mid", "high", "<b>`x`"))
+    place.learn(table(tmp_path, 1), "<img src=x onerror=alert(1)> [here](there)")
+    text = (place.release(tmp_path / "release").path / "MODEL_CARD.md").read_text()
+    assert "<img" not in text
+    assert "<b>" not in text
+    assert "[here]" not in text
+
+
+def test_a_release_has_a_place_of_its_own(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    assert place.release().path == tmp_path / "home-one"
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="is a file"):
+        place.release(tmp_path / "file")
+
+
+def test_what_can_never_match_is_not_excluded(tmp_path: Path) -> None:
+    frame(1).with_columns(pl.lit(5.0).alias("f3")).write_parquet(tmp_path / "far.parquet")
+    with pytest.raises(BadInput, match="outside the declared range"):
+        home(tmp_path).exclude(records=tmp_path / "far.parquet")
+    with pytest.raises(BadInput, match="must not be empty"):
+        user_home(tmp_path, "users").exclude([" "])
+
+
+def test_predictions_do_not_take_the_place_of_their_table(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    data = table(tmp_path, 2, kind="csv")
+    before = data.read_bytes()
+    with pytest.raises(BadInput, match="is the table itself"):
+        write_predictions(place.release(tmp_path / "release"), data, data)
+    assert data.read_bytes() == before

@@ -47,7 +47,8 @@ class Ledger:
         if over:
             raise Refused(
                 f"{what}: {len(over)} of {len(units)} units would exceed their lifetime budget of "
-                f"epsilon {self.lifetime.epsilon:g}, delta {self.lifetime.delta:g}; nothing was read or charged"
+                f"epsilon {self.lifetime.epsilon:g}, delta {self.lifetime.delta:g}; nothing was read or charged; "
+                "leave their rows out"
             )
         self._spent |= after
 

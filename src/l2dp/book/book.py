@@ -103,6 +103,7 @@ class Book:
             raise
         self._limit = amounts(self.lifetime)
         self._seen = NOWHERE
+        self._charged = 0
         """The chain was looked at up to here."""
 
     def _begin(self, lifetime: Budget | None) -> tuple[Budget, str]:
@@ -390,10 +391,11 @@ class Book:
         if over:
             raise Refused(
                 f"{what}: {over} of {len(keys)} units would exceed their lifetime budget of "
-                f"epsilon {self.lifetime.epsilon:g}, delta {self.lifetime.delta:g}; nothing was read or charged"
+                f"epsilon {self.lifetime.epsilon:g}, delta {self.lifetime.delta:g}; nothing was read or charged; "
+                "leave their rows out"
             )
-        wrong, seen = faults_of_incoming(transaction, self._seen, self._limit)
-        self._seen = NOWHERE if wrong else seen  # whoever tries again is told again
+        wrong, seen, charged = faults_of_incoming(transaction, self._seen, self._charged, self._limit)
+        self._seen, self._charged = (NOWHERE, 0) if wrong else (seen, charged)  # whoever tries again is told again
         if wrong:
             raise BadInput(f"the ledger {self.place} was changed ({wrong[0]}); nothing was charged; run l2dp verify")
         sequence = self._append(transaction, kind, details, task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -121,8 +122,12 @@ def faults(store: Store, transaction: Transaction) -> list[str]:
     return found.all()
 
 
-def faults_of_incoming(transaction: Transaction, seen: Head, limit: Amounts) -> tuple[list[str], Head]:
+def faults_of_incoming(
+    transaction: Transaction, seen: Head, charged: int, limit: Amounts
+) -> tuple[list[str], Head, int]:
     """What is wrong with the chain from `seen` on, and with the balances of the incoming blocks; the head now.
+
+    `charged` counts the blocks that entries up to `seen` charged; those up to the head come back.
 
     Entries are not parsed, but for those that the blocks have paid: a ledger of thousands of tasks is read in
     milliseconds.
@@ -139,6 +144,11 @@ def faults_of_incoming(transaction: Transaction, seen: Head, limit: Amounts) -> 
         if not same or hash_of(text) != kept or sequence != seen.sequence + 1:
             found.add("changed entries", f"entry {sequence} was changed, or does not follow the entry before it")
         seen = Head(sequence, kept)
+        if kind in ("reserve", "charge") and (noted := _COUNT.search(text)):
+            charged += int(noted[1])
+    ((there,),) = transaction.rows("SELECT COUNT(*) FROM l2dp_charges")
+    if there != charged:
+        found.add("charges", f"entries charged {charged} blocks in all, and {there} are noted")
     if transaction.rows("SELECT sequence, hash FROM l2dp_book") != [tuple(seen)]:
         found.add("head", f"the book ends at entry {seen.sequence}, and that is not the last one that was written")
     paid = transaction.rows(
@@ -148,7 +158,10 @@ def faults_of_incoming(transaction: Transaction, seen: Head, limit: Amounts) -> 
     )
     live = {sequence: read(_body(text) or {}, "cost") or UNKNOWN for sequence, text in paid}
     _balances(transaction, live, limit, found, " WHERE block IN (SELECT block FROM incoming)")
-    return found.all(), seen
+    return found.all(), seen, charged
+
+
+_COUNT = re.compile(r'"blocks":\{"count":(\d+)')
 
 
 def _body(text: str) -> dict[str, Any] | None:

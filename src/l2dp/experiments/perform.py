@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from l2dp.durable import make_folder, write_bytes, write_json
+from l2dp.durable import make_folder, read_json, write_bytes, write_json
 from l2dp.errors import BadInput, L2dpError
 from l2dp.experiments import figures, grid, tables
 from l2dp.experiments.declared import Experiment, load, names, with_seeds
@@ -47,13 +47,18 @@ def perform(
         folder = out / (f"{experiment.name}-quick" if quick else experiment.name)
         make_folder(folder)
         try:
-            found = (
-                call(experiment, Ask(quick, folder, [*known, out / "runs"], console))
-                if experiment.function
-                else outcome(experiment, done.results)
-            )
+            if not experiment.function:
+                found = outcome(experiment, done.results)
+            elif (folder / "outcome.json").is_file():
+                found = read_json(folder / "outcome.json")
+                console.print(f"{experiment.name} was finished before; remove {folder} to do it again", highlight=False)
+            else:
+                found = call(experiment, Ask(quick, folder, [*known, out / "runs"], console))
         except L2dpError as error:
             failed.append(f"{experiment.name}: {error}")
+            continue
+        except Exception as error:  # a mistake in one function must not stop the rest
+            failed.append(f"{experiment.name}: {type(error).__name__}: {error}")
             continue
         if experiment.kind == "grid":
             found["notes"] += grid.notes(found, done.results)

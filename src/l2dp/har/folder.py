@@ -290,6 +290,13 @@ class Folder:
                 schema={"user": pl.String, "rate": pl.Float64, "label": pl.String, "time": pl.Int64, "window": window}
             )
         try:
-            return pl.read_parquet(files)
+            found = pl.read_parquet(files)
         except (pl.exceptions.PolarsError, OSError) as error:
             raise unreadable(self.path, error) from error
+        noted = sum(line["windows"] for line in self.described["windows"] if line["part"] == part)
+        if len(found) != noted:
+            raise BadInput(
+                f"{self.path / part} holds {len(found)} windows, and dataset.json counts {noted}; "
+                "ingest the recordings again"
+            )
+        return found

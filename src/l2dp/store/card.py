@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from typing import Any
 
 STATUS = {
@@ -29,6 +30,11 @@ def _promise(privacy: dict[str, Any]) -> str:
     )
 
 
+def _plain(name: str) -> str:
+    """A name as text, whatever is in it: neither HTML nor a link nor the end of a code span."""
+    return html.escape(name, quote=False).replace("`", "&#96;").replace("[", "&#91;")
+
+
 def _tasks(privacy: dict[str, Any]) -> str:
     return f"{privacy['tasks']} task{'' if privacy['tasks'] == 1 else 's'}"
 
@@ -37,13 +43,13 @@ def card(about: dict[str, Any], privacy: dict[str, Any], public: list[dict[str, 
     """Markdown. Accuracy is told only where it was measured on data declared public."""
     schema = about["schema"]
     labels = schema["labels"]
-    shown = ", ".join(f"`{label}`" for label in labels[:20]) + (" …" if len(labels) > 20 else "")
+    shown = ", ".join(f"`{_plain(label)}`" for label in labels[:20]) + (" …" if len(labels) > 20 else "")
     shape = " x ".join(map(str, schema["shape"]))
     low, high = schema["low"], schema["high"]
     span = f"{low[0]:g} to {high[0]:g}" if len(low) == 1 else "as declared for each column in `release.json`"
     head = privacy["ledger_head"]
     lines = [
-        f"# Model after task {about['task']}",
+        f"# Model after task {_plain(about['task'])}",
         "",
         f"Learned by l2dp {about['version']} (`{about['learner']}`) from {_tasks(privacy)}, one after the other.",
         "",
@@ -74,7 +80,7 @@ def card(about: dict[str, Any], privacy: dict[str, Any], public: list[dict[str, 
     ]
     if public:
         lines += [
-            f"- {line['accuracy']:.1%} on {line['records']} records of `{line['data']}`, declared public"
+            f"- {line['accuracy']:.1%} on {line['records']} records of `{_plain(line['data'])}`, declared public"
             for line in public
         ]
     else:

@@ -290,8 +290,9 @@ class Home:
         if earlier is not None and earlier.state == "committed":
             if earlier.content != content or earlier.answer == ABANDONED:
                 raise Refused(
-                    f"task {task.name!r} was learned before from other data, or given up; nothing was read or charged; "
-                    "give new records a new task name"
+                    f"task {task.name!r} was learned before, and these records are not what it was learned from "
+                    "(labels added, units excluded or another --size since count too), or it was given up; nothing was "
+                    "read or charged; only new records need a new task name"
                 )
             return Learned(task.name, -1, total, copies, overlapping, excluded, size, True)
         learner = self._ready(done)
@@ -492,33 +493,57 @@ class Home:
         return pending
 
     def abandon(self, task: str, wait: float = 0.0) -> None:
-        """Gives a task up that was begun and cannot be finished: its units stay charged, its noise key is deleted."""
+        """Gives a task up that was begun and cannot be finished: its noise key is deleted.
+
+        Its units stay charged, unless it was stopped before the first of its records could be read.
+        """
         with self._held(wait) as book:
             pending = self._recover(book)
             if pending is None or pending.task != task:
                 raise BadInput(f"no task {task!r} waits to be finished in {self.path}")
-            book.commit(pending.id, ABANDONED)
+            if task in self.index().tasks:
+                book.commit(pending.id, ABANDONED)
+            else:  # fingerprints are durable before the first read: nothing was read
+                book.cancel(pending.id)
             self._recover(book)
 
     def _check_not_behind(self, book: Book, releases: Sequence[Path | str]) -> None:
         from l2dp.store.release import Release
 
-        marker = self.path / BEHIND
         for place in releases:
             shown = Release(place)
-            sequence, found = shown.head
-            if shown.home == self.declared.identity and not book.knows((sequence, found)):
-                write_json(marker, {"release": str(place), "ledger_head": {"sequence": sequence, "hash": found}})
-        if marker.exists():
-            known = read_json(marker)
-            head = known["ledger_head"]
-            if book.knows((head["sequence"], head["hash"])):
-                marker.unlink()
-                return
+            if shown.home != self.declared.identity:
+                raise BadInput(f"the release {place} is of another home than {self.path}; show one that it made")
+            self.note_behind(book, shown)
+        newer = self.behind(book)
+        if newer is not None:
             raise Refused(
-                f"{self.path} is older than the release {known['release']}: it was restored from a backup, and what "
-                "was spent since is not in its ledger; nothing was read or charged; restore the newest backup"
+                f"{self.path} is older than the release {newer}: it was restored from a backup, and what was spent "
+                "since is not in its ledger; nothing was read or charged; restore the newest backup"
             )
+
+    def note_behind(self, book: Book, shown: Release) -> bool:
+        """Whether a release of this home is newer than its ledger; then the home remembers, and learns no more."""
+        sequence, found = shown.head
+        if book.knows((sequence, found)):
+            return False
+        write_json(
+            self.path / BEHIND, {"release": str(shown.path), "ledger_head": {"sequence": sequence, "hash": found}}
+        )
+        return True
+
+    def behind(self, book: Book) -> str | None:
+        """The release that was shown and is newer than the ledger; None: none, or a newer ledger was put in."""
+        marker = self.path / BEHIND
+        if not marker.exists():
+            return None
+        known = read_json(marker)
+        head = known["ledger_head"]
+        if not book.knows((head["sequence"], head["hash"])):
+            return str(known["release"])
+        with suppress(OSError):
+            marker.unlink()
+        return None
 
     # --- what was declared later --------------------------------------------------------------------------
 
@@ -542,17 +567,23 @@ class Home:
         import numpy as np
 
         from l2dp.boundary import identity
+        from l2dp.store.release import usable
 
-        with self._held(wait):
+        with self._held(wait) as book:
+            if self._recover(book) is not None:
+                raise BadInput(f"a task is unfinished in {self.path}; finish it with `l2dp learn` first")
             secret = self.keys().read(FINGERPRINT_KEY)
             if self.declared.unit == "user":
                 if not users or records is not None:
                     raise BadInput(f"the unit of {self.path} is the user; name users with --user")
+                if not all(user.strip() for user in users):
+                    raise BadInput("--user must not be empty: it would match nobody")
                 data = b"".join(identity.user_fingerprint(user, secret) for user in users)
                 return self.index().exclude(np.frombuffer(data, dtype="V32"))
             if records is None or users:
                 raise BadInput(f"the unit of {self.path} is the record; give the records as a table with --records")
             table = self.table(records, labelled=False)
+            usable(table)
             task = table.task("excluded", (0,), len(table))
             return self.index().exclude(identity.record_fingerprints(task, secret))
 
@@ -560,7 +591,7 @@ class Home:
 
     def evaluate(self, data: Path | str, public: bool = False, label_column: str | None = None) -> dict[str, Any]:
         """Accuracy of the newest model on a table; it is noted in the home, and in a card only if declared public."""
-        from l2dp.store.release import accuracy_on
+        from l2dp.store.release import accuracy_on, test_part
 
         with self.book(readonly=True) as book:
             done = self.learned(book)
@@ -568,7 +599,7 @@ class Home:
             raise BadInput(f"{self.path} has learned no task yet; there is nothing to evaluate")
         learner = self.looked_at(done)
         # Whose a test record is does not matter.
-        found = accuracy_on(learner, self.table(data, replace(self._schema(label_column), unit_column=None)))
+        found = accuracy_on(learner, self.table(test_part(data), replace(self._schema(label_column), unit_column=None)))
         line = {"task": done[-1].task, "index": len(done) - 1, "data": Path(data).name, "public": public, **found}
         try:
             with held(self.path, 10.0):
@@ -577,15 +608,21 @@ class Home:
             pass  # a home that cannot be written can still be looked at
         return line
 
-    def release(self, out: Path | str, task: str | None = None, *, onnx: bool = False) -> Release:
+    def release(self, out: Path | str | None = None, task: str | None = None, *, onnx: bool = False) -> Release:
         """Writes the model after a task (default: the newest) with its privacy statement, whole or not at all.
 
+        `out` is by default a folder beside the home, named after home and task.
         With `onnx` the folder holds the model as an ONNX graph too.
         """
         from l2dp.store.releasing import write_release
 
         with self._held(10.0) as book:
+            self._check_not_behind(book, ())
             self._recover(book)
+            if out is None:
+                done = self.learned(book)
+                named = task if task is not None else done[-1].task if done else "none"
+                out = self.path.with_name(f"{self.path.name}-{named}")
             return write_release(self, book, Path(out), task, onnx)
 
     def status(self) -> dict[str, Any]:

@@ -123,6 +123,8 @@ def load(folder: Path = Path(__file__).parent) -> Model:
 if __name__ == "__main__":
     import numpy
 
+    if len(sys.argv) != 2:
+        raise SystemExit(__doc__)
     model = load()
     with torch.no_grad():
         answers = model(torch.from_numpy(numpy.load(sys.argv[1], allow_pickle=False)["x"])).argmax(1)

@@ -20,6 +20,8 @@ def write_predictions(release: Release, data: Path, out: Path) -> int:
         raise BadInput(f"--out {out}: choose a name that ends in .parquet, .csv, .arrow or .npz")
     if not out.absolute().parent.is_dir():
         raise BadInput(f"--out {out}: there is no folder {out.parent}")
+    if out.exists() and data.exists() and out.samefile(data):
+        raise BadInput(f"--out {out} is the table itself, which would be lost; choose another name")
     names, sure = release.predict(data)
     frame = pl.DataFrame({"label": names, "confidence": sure})
     buffer = io.BytesIO()

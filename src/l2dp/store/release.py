@@ -122,7 +122,7 @@ class Release:
         """Accuracy on a labelled table. Nothing is written."""
         from l2dp.streams.tables import read_table
 
-        return accuracy_on(self.learner(), read_table(Path(data), self._for_testing(label_column)))
+        return accuracy_on(self.learner(), read_table(test_part(data), self._for_testing(label_column)))
 
     def _for_testing(self, label_column: str | None) -> Schema:
         from dataclasses import replace
@@ -130,7 +130,8 @@ class Release:
         return replace(self.schema(label_column), unit_column=None)
 
 
-def _usable(table: Table) -> None:
+def usable(table: Table) -> None:
+    """Refuses a table with values that no record of the schema can have."""
     import numpy as np
 
     bad = ~np.isfinite(table.x.reshape(len(table.x), -1))
@@ -143,10 +144,16 @@ def _usable(table: Table) -> None:
         )
 
 
+def test_part(data: Path | str) -> Path:
+    """Of an ingested folder, the windows that nobody learned from; anything else as it is."""
+    path = Path(data)
+    return path / "test" if (path / "dataset.json").is_file() else path
+
+
 def predictions(learner: Learner, table: Table, labels: tuple[str, ...]) -> tuple[list[str], list[float]]:
     import torch
 
-    _usable(table)
+    usable(table)
     names: list[str] = []
     sure: list[float] = []
     with torch.no_grad():
@@ -161,7 +168,7 @@ def accuracy_on(learner: Learner, table: Table) -> dict[str, Any]:
     """Accuracy over all records and for each label that occurs."""
     import torch
 
-    _usable(table)
+    usable(table)
     right = torch.zeros(len(table.schema.labels), dtype=torch.int64)
     total = torch.zeros_like(right)
     with torch.no_grad():

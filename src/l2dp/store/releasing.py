@@ -124,6 +124,8 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
     released = learner.release()
     graph = onnx_bytes(released, described) if onnx else None
     files = (*FILES, ONNX) if onnx else FILES
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"--out {out} is a file; choose a folder that does not exist yet")
     make_folder(out.absolute().parent)
     try:
         draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))

@@ -29,10 +29,17 @@ def faults(home: Home, releases: Sequence[Path | str] = ()) -> list[str]:
                 except L2dpError as error:
                     found.append(str(error))
             found += _shown(home, book, releases)
+            newer = home.behind(book)
+            if newer is not None and not releases:
+                found.append(_older(newer))
     except L2dpError as error:
         found.append(str(error))
     found += _permissions(home)
     return found
+
+
+def _older(release: Path | str) -> str:
+    return f"the home is older than the release {release}: it was restored from a backup and must not learn"
 
 
 def _states(home: Home, book: Book) -> Iterator[str]:
@@ -80,10 +87,12 @@ def _index(home: Home, book: Book) -> Iterator[str]:
     """The index is whole, and knows every task that was charged for records."""
     index = home.index()
     yield from index.verify()
+    from l2dp.store.home import ABANDONED
+
     if home.declared.unit == "record":
         known = index.tasks
         for task in home._own(book):
-            if task.state == "committed" and task.task not in known:
+            if task.state == "committed" and task.answer != ABANDONED and task.task not in known:
                 yield f"the fingerprints of task {task.task!r} are missing"
 
 
@@ -111,8 +120,8 @@ def _shown(home: Home, book: Book, releases: Sequence[Path | str]) -> Iterator[s
             continue
         if release.home != home.declared.identity:
             yield f"the release {place} is of another home"
-        elif not book.knows(release.head):
-            yield f"the home is older than the release {place}: it was restored from a backup and must not learn"
+        elif home.note_behind(book, release):
+            yield _older(place)
 
 
 def _permissions(home: Home) -> Iterator[str]:
