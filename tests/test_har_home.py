@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import polars as pl
@@ -46,9 +47,24 @@ def test_months_of_recordings(home: Path, tmp_path: Path, capsys: pytest.Capture
     assert call("learn", home, first, "--task", "first") == 0
     assert call("learn", home, second, "--task", "second") == 0
     assert call("evaluate", home, second / "test") == 0
-    assert "%" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "%" in told
+    assert call("evaluate", home, second) == 0
+    assert told.endswith(capsys.readouterr().out), "of a folder, the part that nobody learned from"
     # The same people again: their lifetime budget is spent.
     assert call("learn", home, second, "--task", "third") == 3
+
+
+def test_a_folder_that_lacks_windows_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = month(tmp_path, 1)
+    described = json.loads((made / "dataset.json").read_text())
+    described["windows"][0]["windows"] += 1
+    (made / "dataset.json").write_text(json.dumps(described))
+    described["windows"][-1]["windows"] += 1  # of either part
+    (made / "dataset.json").write_text(json.dumps(described))
+    assert {described["windows"][place]["part"] for place in (0, -1)} == {"train", "test"}
+    assert call("learn", home, made, "--task", "first") == 2
+    assert "ingest the recordings again" in capsys.readouterr().err
 
 
 def test_what_no_proof_covers_is_refused(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
