@@ -182,3 +182,10 @@ def test_many_lines_start_with_the_best_of_each_learner(tmp_path):
     assert len(shown) == 12
     assert "private-replay — ε=0.5, δ=1e-05 proved" in shown
     assert len(chart.series) == 21
+
+
+def test_a_home_among_the_runs_is_passed_by(runs):
+    (runs / "clinic" / "fingerprints").mkdir(parents=True)
+    (runs / "clinic" / "home.json").write_text("{}")
+    (runs / "clinic" / "fingerprints" / "index.json").write_text("0123\n{}")
+    assert headline([runs])

@@ -58,6 +58,9 @@ def _files(place: Path) -> Iterator[Path]:
     for folder, below, names in os.walk(place):
         # Hidden folders are somebody else's, and state/ is private to a run.
         below[:] = sorted(name for name in below if not name.startswith(".") and name != "state")
+        if "home.json" in names:  # a home has a dashboard of its own (`l2dp status --html`)
+            below.clear()
+            continue
         for name in sorted(names):
             if name.endswith(".json") and not name.startswith("."):
                 yield Path(folder) / name
