@@ -580,7 +580,7 @@ def test_a_task_stopped_before_its_first_read_is_given_back(tmp_path: Path, monk
     again = l2dp.open(place.path)
     with pytest.raises(BadInput, match="a task is unfinished"):
         again.exclude(records=table(tmp_path, 2))
-    again.abandon("one")
+    assert not again.abandon("one")
     assert again.verify() == []
     assert spent(again) == []
     again.learn(table(tmp_path, 1), "again")

@@ -276,11 +276,13 @@ def exclude(
 
 
 def abandon(home: HomePath, task: Annotated[str, typer.Option(help="The unfinished task.")], wait: Wait = 0.0) -> None:
-    """Gives an unfinished task up whose data is lost. Its units stay charged."""
+    """Gives an unfinished task up whose data is lost. Its units stay charged, unless nothing was read yet."""
     from l2dp import store
 
-    store.open_home(home).abandon(task, wait)
-    say(f"task {task} is given up; its units stay charged")
+    charged = store.open_home(home).abandon(task, wait)
+    say(
+        f"task {task} is given up; {'its units stay charged' if charged else 'none of it was read, and it cost nothing'}"
+    )
 
 
 @labels.command("add")

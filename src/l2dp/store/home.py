@@ -492,20 +492,22 @@ class Home:
                 keys.remove(name)
         return pending
 
-    def abandon(self, task: str, wait: float = 0.0) -> None:
+    def abandon(self, task: str, wait: float = 0.0) -> bool:
         """Gives a task up that was begun and cannot be finished: its noise key is deleted.
 
-        Its units stay charged, unless it was stopped before the first of its records could be read.
+        Its units stay charged (the answer), unless it was stopped before the first of its records could be read.
         """
         with self._held(wait) as book:
             pending = self._recover(book)
             if pending is None or pending.task != task:
                 raise BadInput(f"no task {task!r} waits to be finished in {self.path}")
-            if task in self.index().tasks:
+            charged = task in self.index().tasks
+            if charged:
                 book.commit(pending.id, ABANDONED)
             else:  # fingerprints are durable before the first read: nothing was read
                 book.cancel(pending.id)
             self._recover(book)
+            return charged
 
     def _check_not_behind(self, book: Book, releases: Sequence[Path | str]) -> None:
         from l2dp.store.release import Release
