@@ -501,10 +501,12 @@ class Home:
             pending = self._recover(book)
             if pending is None or pending.task != task:
                 raise BadInput(f"no task {task!r} waits to be finished in {self.path}")
-            charged = task in self.index().tasks
+            index = self.index()
+            charged = task in index.tasks
             if charged:
                 book.commit(pending.id, ABANDONED)
-            else:  # fingerprints are durable before the first read: nothing was read
+            else:  # fingerprints are durable before the first read: nothing was read, if the index is whole
+                self._check_memory(book, self.keys().read(FINGERPRINT_KEY), index)
                 book.cancel(pending.id)
             self._recover(book)
             return charged
