@@ -280,9 +280,8 @@ def abandon(home: HomePath, task: Annotated[str, typer.Option(help="The unfinish
     from l2dp import store
 
     charged = store.open_home(home).abandon(task, wait)
-    say(
-        f"task {task} is given up; {'its units stay charged' if charged else 'none of it was read, and it cost nothing'}"
-    )
+    cost = "its units stay charged" if charged else "none of it was read, and it cost nothing"
+    say(f"task {task} is given up; {cost}")
 
 
 @labels.command("add")
