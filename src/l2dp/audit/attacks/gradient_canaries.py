@@ -32,7 +32,7 @@ class GradientCanaries(Attack):
 
     NAME: ClassVar[str] = "gradient canaries"
     THREAT: ClassVar[str] = "class sums and every noisy gradient of a task, at weights of the attacker's choice"
-    RUNS: ClassVar[dict[Level, int]] = {"quick": 20_000, "thorough": 60_000}
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 50_000, "thorough": 60_000}
 
     def refusal(self, target: Target) -> str | None:
         if not issubclass(target.cls, PrivateReplay):
