@@ -9,8 +9,11 @@ import hashlib
 import json
 import math
 import os
+import shutil
 import struct
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +45,32 @@ def sync_folder(path: Path) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
+
+
+@contextmanager
+def whole_folder(path: Path) -> Iterator[Path]:
+    """A folder that is there whole or not at all: filled under another name, for its owner alone, and then renamed.
+
+    `path` must not exist or be an empty folder.
+    """
+    parent = path.absolute().parent
+    make_folder(parent)
+    try:
+        draft = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=parent))
+    except OSError as error:
+        raise BadInput(f"cannot write to {path}: {error.strerror}; choose another place") from error
+    try:
+        yield draft
+        sync_folder(draft)
+        os.rename(draft, path)  # noqa: PTH104 (onto an empty folder as well)
+        sync_folder(parent)
+    except OSError as error:
+        raise L2dpError(
+            f"could not write {path}: {error.strerror or error}; nothing was made, make room and run the same command "
+            "again"
+        ) from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
 
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:

@@ -29,7 +29,7 @@ from l2dp.boundary.admission import check_task
 from l2dp.budget import Guarantee
 from l2dp.durable import make_folder, read_json, read_tensors, write_json, write_tensors
 from l2dp.errors import BadInput
-from l2dp.learners import LEARNERS
+from l2dp.learners import believed
 from l2dp.learners.learner import Learner, Plan, Setting, State
 from l2dp.noise import InsecureNoise, Noise, SystemNoise
 from l2dp.streams.records import Records, Stream, Task
@@ -461,7 +461,7 @@ class _Run:
         Only claimed if no proof of ours covers the preparation, or the learner, which may be somebody's own.
         """
         promised = self.learner.over_source(self.stream.source_overlap).after(*self.stream.spent)
-        return promised if self.stream.covered and type(self.learner) in LEARNERS.values() else promised.unproved()
+        return believed(self.learner, promised if self.stream.covered else promised.unproved())
 
     def _matrix(self, rows: dict[int, list[float]]) -> Matrix:
         empty: list[float | None] = [None] * len(self.stream)

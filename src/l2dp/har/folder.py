@@ -7,8 +7,6 @@ read it. It appears under its name when it is whole.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +16,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from l2dp.durable import make_folder, read_json, write_json
+from l2dp.durable import read_json, whole_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.har.funnel import Funnel
 from l2dp.har.ingest import Progress, Recipe, Windows, windows
@@ -159,19 +157,11 @@ def write(
     """Ingests recordings into the folder `out` and returns its description; `paid` finds private constants."""
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadInput(f"{out} exists and is not empty; choose another --out")
-    make_folder(out.parent)
-    partial = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))  # readable by its owner alone
     try:
-        described = _write_all(samples, label_sessions, recipe, finish, partial, progress, paid)
-        if out.exists():
-            out.rmdir()
-        partial.rename(out)
-    except OSError as error:
-        raise BadInput(f"cannot write {out}: {error.strerror or error}; make room or choose another --out") from error
+        with whole_folder(out) as partial:
+            described = _write_all(samples, label_sessions, recipe, finish, partial, progress, paid)
     except pl.exceptions.PolarsError as error:
         raise unreadable(Path("the file of samples"), error) from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
     return described
 
 
@@ -240,9 +230,9 @@ def _write_all(
 Part = Literal["train", "test"]
 
 
-def part_of(path: Path) -> tuple[Folder, Part] | None:
-    """The folder and part that a path means: an ingested folder (its training part), or `train` or `test` in one."""
-    for folder, part in ((path, "train"), (path.parent, path.name)):
+def part_of(path: Path, usual: Part = "train") -> tuple[Folder, Part] | None:
+    """The folder and part that a path means: an ingested folder (its usual part), or `train` or `test` in one."""
+    for folder, part in ((path, usual), (path.parent, path.name)):
         if part in ("train", "test") and (folder / "dataset.json").is_file():
             return Folder.open(folder), "test" if part == "test" else "train"
     return None

@@ -10,6 +10,8 @@ from typing import Any
 from l2dp.durable import PRIVATE, sync_folder
 from l2dp.errors import BadInput, L2dpError
 
+RELEASES, EVALUATIONS = "releases.jsonl", "evaluations.jsonl"
+
 
 def read(path: Path) -> list[dict[str, Any]]:
     """All lines; none if there is no file."""

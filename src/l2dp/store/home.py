@@ -6,8 +6,6 @@ Heavy parts (torch, learners, tables) are imported where they are used: what a h
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from l2dp.book import Book, Head, Reservation, Voucher, open_book, without_password
 from l2dp.budget import Budget, Unit
-from l2dp.durable import make_folder, read_json, sync_folder, write_json
+from l2dp.durable import read_json, whole_folder, write_json
 from l2dp.errors import BadInput, L2dpError, Refused
 from l2dp.fingerprints import Fingerprints
 from l2dp.keys import Cipher, Keys, check_of
@@ -25,6 +23,7 @@ from l2dp.store.declared import Declared, is_old, load
 from l2dp.store.lock import held
 
 if TYPE_CHECKING:
+    from l2dp.har.folder import Part
     from l2dp.learners.learner import Learner
     from l2dp.store.charging import TaskNoise, Till
     from l2dp.store.release import Release
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
 LEDGER = "ledger.db"
 INDEX = "fingerprints"
 SECRETS = "secrets"
-RELEASES = "releases.jsonl"
-EVALUATIONS = "evaluations.jsonl"
 BEHIND = "behind.json"
 ABANDONED = "abandoned"
 FINGERPRINT_KEY = "fingerprints"
@@ -214,10 +211,12 @@ class Home:
             schema = replace(schema, columns=None if columns is None else tuple(columns))
         return schema
 
-    def table(self, data: Path | str, schema: Schema | None = None, labelled: bool = True) -> Table:
+    def table(
+        self, data: Path | str, schema: Schema | None = None, labelled: bool = True, part: Part = "train"
+    ) -> Table:
         from l2dp.streams.tables import read_table
 
-        return read_table(Path(data), self._schema() if schema is None else schema, labelled)
+        return read_table(Path(data), self._schema() if schema is None else schema, labelled, part)
 
     def _positions(self, classes: Sequence[str] | None) -> tuple[int, ...]:
         labels = self.declared.labels
@@ -381,19 +380,10 @@ class Home:
         Past this call, a record that a committed task has brought is in the index, and a user has the fingerprint
         under which earlier tasks charged them.
         """
-        if book.check_of_home(self.declared.identity) != check_of(secret):
-            raise Refused(
-                f"the fingerprint key in {self.path / SECRETS} is not the one that the home was made with, and would "
-                "know nobody of the past; nothing was read or charged; restore it from a backup"
-            )
-        if self.declared.unit == "record":
-            known = index.tasks
-            for done in self.learned(book):
-                if done.task not in known:
-                    raise Refused(
-                        f"the fingerprints of task {done.task!r} are missing in {self.path}, and its records would not "
-                        "be known again; nothing was read or charged; restore the whole home"
-                    )
+        from l2dp.store.verify import forgotten
+
+        for fault in forgotten(self, book, secret, index):
+            raise Refused(f"{self.path}: {fault}, so that somebody would pay twice; nothing was read or charged")
 
     def _excluded(
         self, task: Task, users: tuple[str, ...] | None, found: Any, secret: bytes, index: Fingerprints
@@ -520,7 +510,9 @@ class Home:
                 raise BadInput(f"the release {place} is of another home than {self.path}; show one that it made")
             self.note_behind(book, shown)
         newer = self.behind(book)
-        if newer is not None:
+        if newer is None:
+            (self.path / BEHIND).unlink(missing_ok=True)
+        else:
             raise Refused(
                 f"{self.path} is older than the release {newer}: it was restored from a backup, and what was spent "
                 "since is not in its ledger; nothing was read or charged; restore the newest backup"
@@ -543,11 +535,7 @@ class Home:
             return None
         known = read_json(marker)
         head = known["ledger_head"]
-        if not book.knows((head["sequence"], head["hash"])):
-            return str(known["release"])
-        with suppress(OSError):
-            marker.unlink()
-        return None
+        return None if book.knows((head["sequence"], head["hash"])) else str(known["release"])
 
     # --- what was declared later --------------------------------------------------------------------------
 
@@ -595,7 +583,7 @@ class Home:
 
     def evaluate(self, data: Path | str, public: bool = False, label_column: str | None = None) -> dict[str, Any]:
         """Accuracy of the newest model on a table; it is noted in the home, and in a card only if declared public."""
-        from l2dp.store.release import accuracy_on, test_part
+        from l2dp.store.release import accuracy_on
 
         with self.book(readonly=True) as book:
             done = self.learned(book)
@@ -603,11 +591,12 @@ class Home:
             raise BadInput(f"{self.path} has learned no task yet; there is nothing to evaluate")
         learner = self.looked_at(done)
         # Whose a test record is does not matter.
-        found = accuracy_on(learner, self.table(test_part(data), replace(self._schema(label_column), unit_column=None)))
+        schema = replace(self._schema(label_column), unit_column=None)
+        found = accuracy_on(learner, self.table(data, schema, part="test"))
         line = {"task": done[-1].task, "index": len(done) - 1, "data": Path(data).name, "public": public, **found}
         try:
             with held(self.path, 10.0):
-                history.append(self.path / EVALUATIONS, line)
+                history.append(self.path / history.EVALUATIONS, line)
         except L2dpError:
             pass  # a home that cannot be written can still be looked at
         return line
@@ -687,7 +676,7 @@ def init(
 
     Homes of users may share a ledger, if they share a fingerprint key: `fingerprint_key` names that of the first.
     """
-    from l2dp.learners import LEARNERS
+    from l2dp.learners import believed
     from l2dp.learners.learner import Setting
     from l2dp.streams.schema import Schema
 
@@ -741,16 +730,10 @@ def init(
     # Everything that can be wrong with the declaration is found before anything is made.
     begun = make_learner(declared)
     begun.begin(Setting(schema.space, task_size, seed))
-    promised = begun.guarantee if type(begun) in LEARNERS.values() else begun.guarantee.unproved()
-    declared = replace(declared, status=promised.status)
+    declared = replace(declared, status=believed(begun, begun.guarantee).status)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadInput(f"{folder} is not empty; choose another place for the home")
-    make_folder(folder.absolute().parent)
-    try:
-        draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.absolute().parent))
-    except OSError as error:
-        raise BadInput(f"cannot make a home at {folder}: {error.strerror}; choose another place") from error
-    try:
+    with whole_folder(folder) as draft:
         keys = Keys(draft / SECRETS, _cipher(encrypt))
         if fingerprint_key is None:
             secret = keys.create(FINGERPRINT_KEY)
@@ -763,13 +746,6 @@ def init(
         with open_book(where, Budget(declared.epsilon, declared.delta)) as book:
             book.join(declared.identity, check_of(secret), unit)
         declared.save(draft)
-        sync_folder(draft)
-        os.rename(draft, folder)  # noqa: PTH104 (onto an empty folder as well)
-        sync_folder(folder.absolute().parent)
-    except OSError as error:
-        raise L2dpError(f"cannot make a home at {folder}: {error.strerror}; nothing was made") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
     return Home(folder)
 
 

@@ -122,7 +122,7 @@ class Release:
         """Accuracy on a labelled table. Nothing is written."""
         from l2dp.streams.tables import read_table
 
-        return accuracy_on(self.learner(), read_table(test_part(data), self._for_testing(label_column)))
+        return accuracy_on(self.learner(), read_table(Path(data), self._for_testing(label_column), part="test"))
 
     def _for_testing(self, label_column: str | None) -> Schema:
         from dataclasses import replace
@@ -142,12 +142,6 @@ def usable(table: Table) -> None:
             f"{table.path}, row {row + 1}, {table.schema.place(value)}: the value is missing, not a number, or outside "
             f"the declared range {low:g} to {high:g}"
         )
-
-
-def test_part(data: Path | str) -> Path:
-    """Of an ingested folder, the windows that nobody learned from; anything else as it is."""
-    path = Path(data)
-    return path / "test" if (path / "dataset.json").is_file() else path
 
 
 def predictions(learner: Learner, table: Table, labels: tuple[str, ...]) -> tuple[list[str], list[float]]:

@@ -8,16 +8,14 @@ in is listed here, file by file.
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from l2dp.book import Book
-from l2dp.durable import make_folder, sha256, sync_folder, write_bytes, write_json, write_tensors
-from l2dp.errors import BadInput, L2dpError
+from l2dp.durable import sha256, whole_folder, write_bytes, write_json, write_tensors
+from l2dp.errors import BadInput
 from l2dp.store import history, state
 from l2dp.store.card import card
 from l2dp.store.exchange import onnx_bytes
@@ -54,6 +52,10 @@ RECORD_ONLY = (
 )
 USER_ONLY = ("a person who goes by two user ids: each id is protected by itself",)
 ENCODER = "the people in the training data of the public encoder, which its own makers answer for"
+
+
+class _ThereAlready(Exception):
+    """The very same release was made before."""
 
 
 def privacy_statement(home: Home, head: tuple[int, str], tasks: list[dict[str, Any]]) -> dict[str, Any]:
@@ -106,7 +108,7 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
     schema = dict(declared.schema) | {"columns": about[0]["columns"]}
     privacy = privacy_statement(home, book.head(), about)
     public = [
-        line for line in history.read(home.path / "evaluations.jsonl") if line["public"] and line["index"] == number - 1
+        line for line in history.read(home.path / history.EVALUATIONS) if line["public"] and line["index"] == number - 1
     ]
     described = {
         "format": FORMAT,
@@ -126,12 +128,7 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
     files = (*FILES, ONNX) if onnx else FILES
     if out.exists() and not out.is_dir():
         raise BadInput(f"--out {out} is a file; choose a folder that does not exist yet")
-    make_folder(out.absolute().parent)
-    try:
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.absolute().parent))
-    except OSError as error:
-        raise BadInput(f"cannot write to {out}: {error.strerror}; choose another --out") from error
-    try:
+    with suppress(_ThereAlready), whole_folder(out) as draft:
         write_tensors(draft / MODEL, released, {"learner": declared.learner}, READABLE)
         write_json(draft / ABOUT, described)
         write_json(draft / PRIVACY, privacy)
@@ -147,13 +144,7 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
         if out.is_dir() and any(out.iterdir()):
             if not (is_release(out) and (out / SUMS).read_text("utf-8") == text):
                 raise BadInput(f"{out} is not empty; choose another --out, a release is never overwritten")
-        else:
-            os.rename(draft, out)  # noqa: PTH104 (onto an empty folder as well)
-            sync_folder(out.absolute().parent)
-    except OSError as error:
-        raise L2dpError(f"could not write {out}: {error.strerror}; make room and run the same command again") from error
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
+            raise _ThereAlready
     line = {
         "task": described["task"],
         "index": number - 1,
@@ -162,6 +153,6 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
         "sha256": sha256(out / SUMS),
         "bytes": sum((out / name).stat().st_size for name in files),
     }
-    if line not in history.read(home.path / "releases.jsonl"):
-        history.append(home.path / "releases.jsonl", line)
+    if line not in history.read(home.path / history.RELEASES):
+        history.append(home.path / history.RELEASES, line)
     return Release(out)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def status(home: Home) -> dict[str, Any]:
     """JSON. Every ε has its status beside it."""
-    from l2dp.store.home import ABANDONED, EVALUATIONS, RELEASES
+    from l2dp.store.home import ABANDONED
 
     declared = home.declared
     guarantee = declared.guarantee
@@ -21,7 +21,7 @@ def status(home: Home) -> dict[str, Any]:
         own = home._own(book)
         head = book.head()
         levels = book.levels()
-    evaluations = history.read(home.path / EVALUATIONS)
+    evaluations = history.read(home.path / history.EVALUATIONS)
     accuracy = {line["index"]: line["accuracy"] for line in evaluations}
     tasks: list[dict[str, Any]] = []
     for found in own:
@@ -53,7 +53,7 @@ def status(home: Home) -> dict[str, Any]:
         "per_task_epsilon": declared.per_task_epsilon,
         "tasks": tasks,
         "unfinished": next((task["task"] for task in tasks if task["state"] == "unfinished"), None),
-        "releases": history.read(home.path / RELEASES),
+        "releases": history.read(home.path / history.RELEASES),
         "ledger": {"place": shown(declared.ledger), "head": {"sequence": head.sequence, "hash": head.hash}},
         "budget": {
             "blocks": levels.blocks,

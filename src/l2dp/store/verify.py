@@ -1,4 +1,7 @@
-"""Looks at everything in a home and says what is wrong, in plain words; changes nothing."""
+"""Looks at everything in a home and says what is wrong, in plain words.
+
+It changes nothing, but for one thing: a home that is shown a release newer than its ledger remembers that.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,7 @@ from l2dp.store.release import faults as release_faults
 
 if TYPE_CHECKING:
     from l2dp.book import Book
+    from l2dp.fingerprints import Fingerprints
     from l2dp.store.home import Home
 
 
@@ -76,31 +80,36 @@ def _keys(home: Home, book: Book) -> Iterator[str]:
     yield from keys.faults()
     if not keys.holds(FINGERPRINT_KEY):
         yield "the key of the fingerprints is missing; restore it from a backup"
-    elif book.check_of_home(home.declared.identity) != check_of(keys.read(FINGERPRINT_KEY)):
-        yield "the key of the fingerprints is not the one that the home was made with; restore it from a backup"
     kept = [name for name in keys.names() if name.startswith(NOISE_KEY)]
     if len(kept) > 1:  # one is that of an unfinished task, or was left by a crash and goes with the next task
         yield f"{len(kept)} noise keys are kept, one at most is needed"
 
 
 def _index(home: Home, book: Book) -> Iterator[str]:
-    """The index is whole, and knows every task that was charged for records."""
+    """The index is whole, and records and users of the past are known again."""
+    from l2dp.store.home import FINGERPRINT_KEY
+
     index = home.index()
     yield from index.verify()
-    from l2dp.store.home import ABANDONED
+    keys = home.keys()
+    if keys.holds(FINGERPRINT_KEY):
+        yield from forgotten(home, book, keys.read(FINGERPRINT_KEY), index)
 
+
+def forgotten(home: Home, book: Book, secret: bytes, index: Fingerprints) -> Iterator[str]:
+    """Why records or users of earlier tasks would not be known again; nothing: they would be."""
+    if book.check_of_home(home.declared.identity) != check_of(secret):
+        yield "the key of the fingerprints is not the one that the home was made with; restore it from a backup"
     if home.declared.unit == "record":
         known = index.tasks
-        for task in home._own(book):
-            if task.state == "committed" and task.answer != ABANDONED and task.task not in known:
-                yield f"the fingerprints of task {task.task!r} are missing"
+        for task in home.learned(book):
+            if task.task not in known:
+                yield f"the fingerprints of task {task.task!r} are missing; restore the whole home from a backup"
 
 
 def _histories(home: Home, book: Book) -> Iterator[str]:
-    from l2dp.store.home import EVALUATIONS, RELEASES
-
-    history.read(home.path / EVALUATIONS)
-    for line in history.read(home.path / RELEASES):
+    history.read(home.path / history.EVALUATIONS)
+    for line in history.read(home.path / history.RELEASES):
         head = line["ledger_head"]
         if not book.knows((head["sequence"], head["hash"])):
             yield f"the release of task {line['task']!r} was made when the ledger had an entry that it lacks now"

@@ -66,13 +66,16 @@ class Table:
         return Task(name, Sealed(Records(source), declared_size), nothing, classes)
 
 
-def read_table(path: Path, schema: Schema, labelled: bool = True) -> Table:
-    """A file or folder as records of the schema; with `labelled` false its labels and units are not looked at."""
+def read_table(path: Path, schema: Schema, labelled: bool = True, part: Part = "train") -> Table:
+    """A file or folder as records of the schema; with `labelled` false its labels and units are not looked at.
+
+    Of an ingested folder of recordings, `part` is the one that is meant where the path names none.
+    """
     try:
         folder, file = path.is_dir(), path.is_file()
     except (OSError, ValueError) as error:
         raise BadInput(f"{str(path)[:200]!r} is not a path that can be read ({error})") from error
-    if folder and (windows := part_of(path)) is not None:
+    if folder and (windows := part_of(path, part)) is not None:
         x, labels, units = _read_windows(*windows, schema, labelled)
     elif folder:
         x, labels, units = _read_pictures(path, schema, labelled)
