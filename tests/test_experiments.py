@@ -374,6 +374,31 @@ def test_an_experiment_may_be_a_function(tmp_path: Path, capsys: pytest.CaptureF
         perform.perform([write(tmp_path, text)], tmp_path / "out", SILENT)
 
 
+CALLS: list[str] = []
+
+
+def mistaken(ask: Ask) -> Table:
+    CALLS.append("mistaken")
+    raise TypeError("a mistake of mine")
+
+
+def counted(ask: Ask) -> Table:
+    CALLS.append("counted")
+    return Table(["what"], [["done"]], [])
+
+
+def test_a_mistaken_function_stops_nothing_and_a_finished_one_is_not_called_again(tmp_path: Path) -> None:
+    CALLS.clear()
+    files = []
+    for name in ("mistaken", "counted"):
+        files.append(str(tmp_path / f"{name}.toml"))
+        Path(files[-1]).write_text(f'title = "mine"\nabout = "a"\nfunction = "{__name__}:{name}"\n')
+    for _ in range(2):
+        with pytest.raises(L2dpError, match="1 failed"):
+            perform.perform(files, tmp_path / "out", SILENT)
+    assert CALLS == ["mistaken", "counted", "mistaken"]
+
+
 # --- comparison ---------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from pathlib import Path
 
@@ -74,3 +76,58 @@ def test_rows_beside_the_paper_ran_on_everything_or_say_so(name: str) -> None:
         if row["verdict"]:
             assert row["state"] == "run"
             assert "records a task" not in row["on"]
+
+
+# --- tables that are written by hand ----------------------------------------------------------------------
+
+ORDERS = {
+    "5 - 10 - 20 - 50": "fig-har",
+    "50 - 20 - 10 - 5": "fig-har-50-20-10-5",
+    "20 - 50 - 5 - 10": "fig-har-20-50-5-10",
+    "20 - 5 - 10 - 50": "fig-har-20-5-10-50",
+}
+ACCURACY = re.compile(r"\d\d\.\d(?: ± \d+\.\d)?")
+
+
+def rows(text: str, head: str) -> list[list[str]]:
+    """The cells below the line of a Markdown table that starts so."""
+    below = text[text.index(f"\n{head}") :].split("\n\n", 1)[0].strip().splitlines()
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in (below[0], *below[2:])]
+
+
+def section(name: str) -> str:
+    return (DOCS / pages.PAGE).read_text("utf-8").split(f"\n## {name}\n", 1)[1].split("\n## ", 1)[0]
+
+
+def test_human_activity_in_four_orders_is_what_the_results_say() -> None:
+    head, *found = rows((DOCS / "human-activity.md").read_text("utf-8"), "| method | 5 - 10 - 20 - 50 |")
+    assert head[1:] == list(ORDERS)
+    assert len(found) == 9
+    for column, name in enumerate(ORDERS.values(), 1):
+        said = {cells[2] for cells in rows(section(name), "| method | guarantee |")}
+        for cells in found:
+            shown = ACCURACY.findall(cells[column])
+            assert shown, cells
+            assert set(shown) <= said, (name, cells[0])
+
+
+def test_baselines_of_human_activity_are_what_the_results_say() -> None:
+    _, *found = rows((DOCS / "human-activity.md").read_text("utf-8"), "| model | split |")
+    said = {cells[2] for cells in rows(section("table-har-baselines"), "| method | guarantee |")}
+    for cells in found:
+        assert set(ACCURACY.findall(cells[2])) <= said, cells[0]
+
+
+@pytest.mark.parametrize(
+    ("agem", "others"),
+    [
+        ("permuted-mnist-agem", "private-replay/full"),
+        ("private-replay/disjoint-agem", "private-replay/disjoint"),
+        ("split-mnist-agem-class", "private-replay/split"),
+        ("private-replay/cifar-agem", "private-replay/cifar"),
+    ],
+)
+def test_what_privacy_is_compared_with_is_what_the_results_say(agem: str, others: str) -> None:
+    files = (agem, f"{others}-finetune", f"{others}-joint")
+    found = [json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["average_accuracy"][-1] for name in files]
+    assert " / ".join(f"{100 * accuracy:.1f}" for accuracy in found) + " %" in (DOCS / "results.md").read_text("utf-8")
