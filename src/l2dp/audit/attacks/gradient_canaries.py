@@ -17,7 +17,8 @@ from l2dp.learners import PrivateReplay
 from l2dp.models import Flat, Network
 from l2dp.streams.records import Space
 
-CANARIES = 1000
+CANARIES = 400
+"""In one task. A user's gradient is held whole, so more in a task cost more each; fewer cost more tasks."""
 WRONG = 40.0
 """Scores by which a canary is predicted to be of the other class: its gradient is as long as gradients get."""
 
