@@ -190,6 +190,31 @@ def test_a_changed_file_is_never_searched(filled: Path) -> None:
     assert index.counts() == (60, 1)
 
 
+def test_an_open_index_notices_every_hand_but_its_own(filled: Path) -> None:
+    index = Fingerprints(filled)
+    assert index.current()
+    index.add("c", some(*range(100, 140)))
+    index.exclude(some(3))
+    assert index.current()
+    Fingerprints(filled).known(some(1), "d")
+    assert index.current()
+    Fingerprints(filled).add("d", some(70))
+    assert not index.current()
+    index = Fingerprints(filled)
+    for path in sorted(filled.iterdir()):
+        good, when = path.read_bytes(), path.stat()
+        path.write_bytes(good[:9] + b"?" + good[10:])
+        os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
+        assert not index.current(), path.name
+        path.write_bytes(good)
+        index = Fingerprints(filled)
+        path.rename(filled / "away")
+        assert not index.current(), path.name
+        (filled / "away").rename(path)
+        index = Fingerprints(filled)
+    assert index.verify() == []
+
+
 def test_missing_and_cut_files_are_refused(filled: Path) -> None:
     segment = sorted(filled.glob("seg-*"))[0]
     good = segment.read_bytes()

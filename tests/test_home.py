@@ -478,6 +478,34 @@ def test_without_its_fingerprints_a_home_does_not_learn(tmp_path: Path) -> None:
         l2dp.open(place.path).learn(table(tmp_path, 1), "again")
 
 
+def test_a_home_that_stays_open_sees_what_happens_to_its_fingerprints(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    place.learn(table(tmp_path, 2), "two")
+    first = place.index()
+    place.learn(table(tmp_path, 3), "three")
+    assert place.index() is first  # opened and checked once, not for every task
+    l2dp.open(place.path).learn(table(tmp_path, 4), "four")
+    with pytest.raises(Refused, match="90 of 90 records were learned in another task"):
+        place.learn(table(tmp_path, 4), "again")
+    assert l2dp.open(place.path).exclude(records=table(tmp_path, 5)) == 90
+    with pytest.raises(Refused, match="no record is left"):
+        place.learn(table(tmp_path, 5), "five")
+    segment = sorted((place.path / "fingerprints").glob("seg-*"))[0]
+    good = segment.read_bytes()
+    segment.write_bytes(good[:8] + b"?" + good[9:])
+    with pytest.raises(BadInput, match="was changed; restore it from a backup"):
+        place.learn(table(tmp_path, 1), "again")
+    segment.write_bytes(good)
+    (place.path / "fingerprints").rename(tmp_path / "away")
+    with pytest.raises(Refused, match="fingerprints of task 'one' are missing"):
+        place.learn(table(tmp_path, 1), "again")
+    (tmp_path / "away").rename(place.path / "fingerprints")
+    place.learn(table(tmp_path, 6), "six")
+    assert place.verify() == []
+    assert spent(place) == [(4.0, 5)]
+
+
 @pytest.mark.parametrize("make", [home, user_home])
 def test_with_another_key_a_home_does_not_learn(tmp_path: Path, make: Any) -> None:
     place = make(tmp_path)

@@ -64,6 +64,21 @@ class Segment:
         return (self.count // SMALLEST).bit_length() // (FANOUT.bit_length() - 1)
 
 
+Stamp = tuple[int, int, int, int]
+
+
+def _stamp(found: os.stat_result) -> Stamp:
+    """What tells a file from the same file written since, or from another one in its place."""
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+
+
+def _stamp_of(path: Path) -> Stamp | None:
+    try:
+        return _stamp(path.stat())
+    except OSError:
+        return None
+
+
 class _Mapped:
     """A segment as arrays that are read from the disk where they are touched."""
 
@@ -74,6 +89,7 @@ class _Mapped:
                 if size != ROW * count:
                     raise BadInput(f"{path} is damaged (its size is not what it was); restore it from a backup")
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+                self.stamp = _stamp(os.fstat(file.fileno()))
         except OSError as error:
             raise BadInput(f"cannot read {path}: {error.strerror}; restore it from a backup") from error
         self.first: Words = np.frombuffer(data, "<u8", count)
@@ -116,8 +132,11 @@ class Fingerprints:
         self._segments: list[Segment] = []
         self._tasks: dict[str, int] = {}
         """How many fingerprints each task brought, in the order of their numbers, which start at 1."""
+        self._numbers: dict[str, int] = {}
         self._excluded = 0
         self._mapped: dict[str, _Mapped] = {}
+        self._listed: Stamp | None = None
+        """Of the list of files, from before it was read."""
         self._checked: set[str] = set()
         """Files whose contents are known to be what was written: before its first answer each is read once."""
         self._open()
@@ -134,7 +153,8 @@ class Fingerprints:
                     raise
 
     def _load(self) -> None:
-        self._segments, self._tasks, self._excluded = [], {}, 0
+        self._segments, self._tasks, self._excluded, self._numbers = [], {}, 0, {}
+        self._listed = _stamp_of(self._manifest)
         if not self._manifest.exists():
             return
         try:
@@ -153,6 +173,11 @@ class Fingerprints:
             raise BadInput(f"{self._manifest} is damaged ({error}); restore it from a backup") from error
 
     # --- questions ----------------------------------------------------------------------------------------
+
+    def current(self) -> bool:
+        """Whether the files are those that were opened, untouched since: then this need not be opened again."""
+        files = {self._folder / name: mapped.stamp for name, mapped in self._mapped.items()}
+        return _stamp_of(self._manifest) == self._listed and all(_stamp_of(path) == files[path] for path in files)
 
     @property
     def tasks(self) -> dict[str, int]:
@@ -205,6 +230,7 @@ class Fingerprints:
         with self._whole():
             added = self._write(new, own)
             self._tasks[task] = self._tasks.get(task, 0) + added
+            self._numbers[task] = own
             self._publish()
 
     def exclude(self, found: NDArray[Any]) -> int:
@@ -229,10 +255,9 @@ class Fingerprints:
 
     def _number(self, task: str) -> int:
         """A task's number; a new one gets the next."""
-        for number, name in enumerate(self._tasks, 1):
-            if name == task:
-                return number
-        return len(self._tasks) + 1
+        if len(self._numbers) != len(self._tasks):
+            self._numbers = {name: number for number, name in enumerate(self._tasks, 1)}
+        return self._numbers.get(task, len(self._tasks) + 1)
 
     def _mask(self, rows: NDArray[np.int64], size: int) -> Mask:
         mask = np.zeros(size, dtype=np.bool_)
@@ -335,6 +360,7 @@ class Fingerprints:
         )
         checksum = hashlib.sha256(text.encode()).hexdigest()
         write_bytes(self._manifest, f"{checksum}\n{text}".encode(), PRIVATE)
+        self._listed = _stamp_of(self._manifest)
         self._mapped = {part.name: self._mapped[part.name] for part in self._segments}
         self._sweep()
 

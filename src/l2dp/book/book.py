@@ -102,6 +102,8 @@ class Book:
             store.close()
             raise
         self._limit = amounts(self.lifetime)
+        self._checks: dict[str, str] = {}
+        """What homes noted of their keys: no entry is ever changed, so it is read once."""
         self._seen = NOWHERE
         self._charged = 0
         """The chain was looked at up to here."""
@@ -317,9 +319,11 @@ class Book:
 
     def check_of_home(self, home: str) -> str | None:
         """What `join` noted of a home's fingerprint key; None: it never joined."""
-        rows = self._store.read(lambda transaction: transaction.rows(_HOMES))
-        noted = [json.loads(text) for (text,) in rows]
-        return next((str(found["check"]) for found in noted if found["home"] == home), None)
+        if home not in self._checks:
+            rows = self._store.read(lambda transaction: transaction.rows(_HOMES))
+            for found in reversed([json.loads(text) for (text,) in rows]):
+                self._checks[found["home"]] = str(found["check"])
+        return self._checks.get(home)
 
     def charge(self, units: Collection[Hashable], cost: Budget, what: str) -> None:
         """Charges every unit, or none of them, for good: a reservation that nobody can cancel or find again."""

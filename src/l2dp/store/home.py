@@ -63,6 +63,29 @@ class Learned:
     """Whether the task had been learned before, and nothing was done."""
 
 
+@dataclass(frozen=True)
+class _Charges:
+    """The charges of a home that count, in order, as of one head of the ledger; a shared one has other homes' too."""
+
+    head: Head
+    own: list[Reservation]
+    learned: list[Reservation]
+    """The tasks that are learned; the state of each has the digest that is noted as its answer."""
+    waiting: list[Reservation]
+    """Tasks that were begun and not finished."""
+
+    @classmethod
+    def read(cls, book: Book, home: str) -> _Charges:
+        head = book.head()
+        own = [one for one in book.reservations() if one.spends and one.body["noise"].get("home") == home]
+        learned = [one for one in own if one.state == "committed" and one.answer != ABANDONED]
+        return cls(head, own, learned, [one for one in own if one.state == "reserved"])
+
+    def with_learned(self, head: Head, task: Reservation) -> _Charges:
+        """One more: nobody has to read all again."""
+        return _Charges(head, [*self.own, task], [*self.learned, task], self.waiting)
+
+
 class Home:
     """A lifelong home. Open one with `l2dp.open(path)`, make one with `l2dp.init(path, …)`.
 
@@ -82,8 +105,8 @@ class Home:
         self._loaded = 0
         """Tasks that the learner in memory has."""
         self._book: Book | None = None
-        self._seen: tuple[Head, list[Reservation]] | None = None
-        """The charges of this home, and where the ledger stood when they were read."""
+        self._index: Fingerprints | None = None
+        self._seen: _Charges | None = None
 
     # --- parts ------------------------------------------------------------------------------------------
 
@@ -104,17 +127,16 @@ class Home:
         return Keys(self.path / SECRETS, _cipher(self.declared.encrypted))
 
     def index(self) -> Fingerprints:
-        """The records that were learned, and who is excluded."""
-        return Fingerprints(self.path / INDEX)
+        """The records that were learned, and who is excluded; kept open as long as nobody else touches the files."""
+        if self._index is None or not self._index.current():
+            self._index = Fingerprints(self.path / INDEX)
+        return self._index
 
-    def _own(self, book: Book) -> list[Reservation]:
-        """The charges of this home that count, in order; a shared ledger has those of other homes too."""
-        head = book.head()
-        if self._seen is None or self._seen[0] != head:
-            found = book.reservations()
-            mine = [one for one in found if one.spends and one.body["noise"].get("home") == self.declared.identity]
-            self._seen = head, mine
-        return self._seen[1]
+    def charges(self, book: Book) -> _Charges:
+        """What this home has been charged, read again only when the ledger has moved."""
+        if self._seen is None or self._seen.head != book.head():
+            self._seen = _Charges.read(book, self.declared.identity)
+        return self._seen
 
     @contextmanager
     def _held(self, wait: float = 0.0) -> Iterator[Book]:
@@ -124,8 +146,8 @@ class Home:
             now = load(self.path)
             if now != self.declared:  # labels were added by another process
                 self.declared, self._learner = now, None
-            state.prepare(self.path)
             if self._book is None:  # kept from task to task: what it has checked of its chain it need not check again
+                state.prepare(self.path)
                 self._book = self.book()
             try:
                 yield self._book
@@ -336,7 +358,7 @@ class Home:
             index.add(task.name, found)
 
         self._till.expect(book, voucher, blocks, before, after)
-        began, known_before = book.head(), self._own(book)
+        began, known_before = book.head(), self.charges(book)
         self._loaded = -1  # until the task is durable, the learner in memory is neither the old one nor the new
         try:
             learner.learn(task, Plan(1, min(64, size)), tick)
@@ -367,7 +389,7 @@ class Home:
         book.commit(reservation, state.digest(self.path, number))
         settled = book.reservation(task.name)
         if pending is None and settled is not None and book.head().sequence == began.sequence + 2:
-            self._seen = book.head(), [*known_before, settled]  # one line more: nobody has to read all again
+            self._seen = known_before.with_learned(book.head(), settled)
         keys.remove(key_name)
         self._loaded = number + 1
         return Learned(task.name, number, total, copies, overlapping, excluded, size, False)
@@ -403,8 +425,8 @@ class Home:
         return identity.rows_of(task, torch.from_numpy(out))
 
     def learned(self, book: Book) -> list[Reservation]:
-        """The tasks that are learned, in order; the state of each has the digest that is noted as its answer."""
-        return [found for found in self._own(book) if found.state == "committed" and found.answer != ABANDONED]
+        """The tasks that are learned, in order."""
+        return self.charges(book).learned
 
     def _ready(self, done: Sequence[Reservation]) -> Learner:
         """The learner with these tasks, from memory or from the disk, ready to be paid and fed."""
@@ -447,20 +469,20 @@ class Home:
 
     def _recover(self, book: Book) -> Reservation | None:
         """Brings state and ledger together; gives the task that was begun and is to be learned again, if any."""
-        own = [found for found in self._own(book) if found.answer != ABANDONED]
-        open_ones = [found for found in own if found.state == "reserved"]
-        committed = len(own) - len(open_ones)
+        charges = self.charges(book)
+        committed = len(charges.learned)
+        last = charges.learned[-1] if charges.learned else None
+        pending = charges.waiting[0] if charges.waiting else None
         # All of them are read when the learner is loaded; a listing for every task would cost more every time.
         there = committed if state.ends_at(self.path, committed) else state.count(self.path)
         keys = self.keys()
         keys.sweep()
-        pending = open_ones[0] if open_ones else None
         if pending is not None and there == committed + 1:
             about = state.about(self.path, committed)
             if (about["task"], about["content"]) != (pending.task, pending.content):
                 raise Refused(f"the last state in {self.path} is not of task {pending.task!r}; run `l2dp verify`")
             book.commit(pending.id, state.digest(self.path, committed))
-            pending, committed = None, committed + 1
+            last, pending, committed = pending, None, committed + 1
         if there < committed:
             raise Refused(
                 f"the ledger of {self.path} has {committed} tasks, its state {there}: the state is from an older "
@@ -471,8 +493,7 @@ class Home:
                 f"the state of {self.path} has {there} tasks, its ledger {committed}: the ledger is from an older "
                 "backup, and what was spent since is not in it; nothing was read or charged; restore the whole home"
             )
-        if committed:
-            last = [found for found in own if found.state == "committed" or pending is None][committed - 1]
+        if last is not None:
             found = book.reservation(last.task)
             if found is None or found.answer != state.digest(self.path, committed - 1):
                 raise Refused(f"the state of task {last.task!r} was changed; run `l2dp verify {self.path}`")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from l2dp.book import shown
@@ -18,15 +19,16 @@ def status(home: Home) -> dict[str, Any]:
     declared = home.declared
     guarantee = declared.guarantee
     with home.book(readonly=True) as book:
-        own = home._own(book)
+        own = home.charges(book).own
         head = book.head()
         levels = book.levels()
     evaluations = history.read(home.path / history.EVALUATIONS)
     accuracy = {line["index"]: line["accuracy"] for line in evaluations}
     tasks: list[dict[str, Any]] = []
+    places = count()
     for found in own:
         state = "unfinished" if found.state == "reserved" else "abandoned" if found.answer == ABANDONED else "learned"
-        index = sum(task["state"] == "learned" for task in tasks) if state == "learned" else None
+        index = next(places) if state == "learned" else None
         tasks.append(
             {
                 "task": found.task,

@@ -50,7 +50,7 @@ def _states(home: Home, book: Book) -> Iterator[str]:
     """Every committed task has the state whose digest the ledger notes, and says the same about itself."""
     from l2dp.store.home import ABANDONED
 
-    learned = [task for task in home._own(book) if task.answer != ABANDONED]
+    learned = [task for task in home.charges(book).own if task.answer != ABANDONED]
     there = state.count(home.path)
     pending = [task for task in learned if task.state == "reserved"]
     if len(pending) > 1:
