@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 import torch
 
 from l2dp import cli, sweeps
+from l2dp.__main__ import start
 from l2dp.benchmarks import BENCHMARKS
 from l2dp.learners import LEARNERS
 
@@ -269,6 +271,22 @@ def test_help_is_no_error(arguments: list[str], capsys: pytest.CaptureFixture[st
     called = Called(arguments, capsys)
     assert (called.code, called.err) == (0, "")
     assert "Usage" in called.out
+
+
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    called = Called(["--version"], capsys)
+    assert (called.code, called.out, called.err) == (0, f"l2dp {version('l2dp')}\n", "")
+
+
+def test_an_interrupt_while_loading_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "l2dp.cli", Slow())
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ import torch
 
 import l2dp
 from homes import LABELS, arrays, frame, home, table, user_home
+from l2dp.durable import write_bytes
 from l2dp.errors import BadInput, L2dpError, Refused
 from l2dp.keys import Keys
 from l2dp.store import Home, Release
@@ -622,6 +623,24 @@ def test_names_in_a_card_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert "<b>" not in text
     assert "[here]" not in text
+
+
+def test_places_that_are_not_there_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be kept at mysql://…; give a file, or postgresql://"):
+        home(tmp_path, "other", ledger="mysql://ann:secret@db/clinic")
+    assert not (tmp_path / "other").exists()
+    place = home(tmp_path)
+    with pytest.raises(BadInput, match="there is no release nowhere"):
+        place.verify(["nowhere"])
+    with pytest.raises(BadInput, match="it is a folder; name a file"):
+        write_bytes(tmp_path, b"")
+
+
+def test_a_label_that_the_task_does_not_declare_is_named(tmp_path: Path) -> None:
+    place = home(tmp_path)
+    with pytest.raises(BadInput, match="row 3: label 'high' is not among the --classes"):
+        place.learn(table(tmp_path, 1), "one", classes=["low", "mid"])
+    assert spent(place) == []
 
 
 def test_a_release_has_a_place_of_its_own(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from homes import LABELS, WIDTH, frame, home, table
+from homes import LABELS, WIDTH, frame, home, table, user_home
 from l2dp.errors import BadInput
 from l2dp.streams import tables
 from l2dp.streams.schema import Schema, check_task_name, read_columns, read_labels
@@ -99,6 +99,18 @@ def test_what_is_in_range_is_scaled_into_it(low: float, span: float, parts: list
 )
 def test_a_wrong_table_is_refused(tmp_path: Path, kind: str, change: Any, what: str) -> None:
     refused(written(tmp_path / f"wrong.{kind}", change(frame(1))), what)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", ["user 3 ", " user 3", "user 3\t", " "])
+def test_a_person_is_not_two_for_a_space(tmp_path: Path, kind: str, name: str) -> None:
+    place = user_home(tmp_path)
+    people = frame(1, users=30)
+    who = ["user 3" if row == 11 else name if row == 12 else one for row, one in enumerate(people["who"])]
+    path = written(tmp_path / f"people.{kind}", people.with_columns(who=pl.Series(who)))
+    with pytest.raises(BadInput, match=r"row 13: (the user '.*' begins or ends with a space|no user)"):
+        place.learn(path, "one")
+    assert place.status()["budget"]["blocks"] == 0
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf"), 1.5, -1.0001, None, 1e300])

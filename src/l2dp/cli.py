@@ -34,6 +34,23 @@ _UsageError: Any = next(cls for cls in typer.BadParameter.__mro__ if cls.__name_
 INTERRUPTED = 130
 
 
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        say(f"l2dp {version('l2dp')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    asked: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say the version and stop.")
+    ] = False,
+) -> None:
+    """Lifelong learning under one fixed privacy budget."""
+
+
 @app.command("run")
 def run_command(
     benchmark: Annotated[str, typer.Argument(help="A benchmark (see `l2dp list`), permuted:PATH or split:PATH.")],

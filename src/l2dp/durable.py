@@ -75,6 +75,8 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 def write_bytes(path: Path, data: bytes, mode: int = 0o644) -> None:
     """Writes `data` to `path` durably and atomically: after a crash the old content or the new, never less."""
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder; name a file")
     temporary = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

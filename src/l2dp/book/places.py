@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from l2dp.book.book import Book
 from l2dp.book.store import Store
 from l2dp.budget import Budget
+from l2dp.errors import BadInput
 
 SERVERS = ("postgresql://", "postgres://")
 
@@ -52,6 +53,9 @@ def open_book(place: str | Path, lifetime: Budget | None = None, readonly: bool 
 
     `readonly` is for looking only, for example on a disk that cannot be written.
     """
+    if "://" in str(place) and not is_server(place):
+        scheme = str(place).partition("://")[0]
+        raise BadInput(f"a ledger cannot be kept at {scheme}://…; give a file, or postgresql://HOST/DATABASE")
     store: Store
     if is_server(place):
         from l2dp.book.postgres import PostgresStore

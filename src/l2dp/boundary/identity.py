@@ -48,6 +48,14 @@ def examine(task: Task, schema: Schema) -> None:
                     f"task {task.name!r}, row {start + row + 1}, {schema.place(value)}: the value is missing, not a "
                     f"number, or outside the declared range {low:g} to {high:g}; clean it or leave the row out"
                 )
+    y = records.labels()
+    foreign = ~torch.isin(y, torch.tensor(task.classes)) & (y >= 0) & (y < len(schema.labels))
+    if bool(foreign.any()):
+        row = int(foreign.nonzero()[0])
+        raise BadInput(
+            f"task {task.name!r}, row {row + 1}: label {schema.labels[int(y[row])]!r} is not among the --classes that "
+            "the task declares; name it there or leave the row out"
+        )
     admit(task, schema.space)
 
 

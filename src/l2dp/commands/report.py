@@ -77,7 +77,10 @@ def serve(
         warn(f"everybody who reaches {host} can read the page of this home; there is no password")
     with server:
         say(f"{server.address} shows {home}; stop with Ctrl-C")
-        server.serve_forever()
+        try:
+            server.serve_forever()
+        except KeyboardInterrupt:
+            say("stopped")
 
 
 def home_page(place: Any, linked: bool = False) -> str:

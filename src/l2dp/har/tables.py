@@ -79,8 +79,9 @@ def _open(path: Path, dialect: Dialect, wanted: tuple[str, ...], text: tuple[str
                 dialect = Dialect(dialect.columns, clock, dialect.zone, dialect.units)
     missing = [theirs for theirs in names.values() if theirs not in there]
     if missing:
+        some = ", ".join(repr(name[:30]) for name in there.names()[:8])
         raise BadInput(
-            f"{path} has no column {missing[0]!r}, only {', '.join(there.names())}; "
+            f"{path} has no column {missing[0]!r}, only {some}{' …' if len(there) > 8 else ''}; "
             "name it with --columns or --label-columns ours=theirs"
         )
     return frame.select(pl.col(theirs).alias(ours) for ours, theirs in names.items()), dialect

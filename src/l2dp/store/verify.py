@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from l2dp.durable import sha256
-from l2dp.errors import L2dpError
+from l2dp.errors import BadInput, L2dpError
 from l2dp.keys import check_of
 from l2dp.store import history, state
 from l2dp.store.release import SUMS, Release
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 
 def faults(home: Home, releases: Sequence[Path | str] = ()) -> list[str]:
+    for place in releases:
+        if not Path(place).is_dir():
+            raise BadInput(f"there is no release {place}; name the folder of one")
     found: list[str] = []
     try:
         with home.book(readonly=True) as book:

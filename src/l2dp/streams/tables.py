@@ -149,6 +149,13 @@ def _users(path: Path, units: Array, schema: Schema) -> tuple[tuple[str, ...], N
         raise BadInput(
             f"{path}, row {int(first[0]) + 1}: no user in column {schema.unit_column!r}; every row needs one"
         )
+    padded = np.flatnonzero(np.char.strip(distinct) != distinct)
+    if len(padded):  # taken for somebody else than the same name without, one person would pay twice
+        place = padded[first[padded].argmin()]
+        raise BadInput(
+            f"{path}, row {int(first[place]) + 1}: the user {str(distinct[place])[:40]!r} begins or ends with a space; "
+            f"clean column {schema.unit_column!r}, or one person counts as two"
+        )
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
