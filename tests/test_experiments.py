@@ -22,6 +22,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from l2dp import benchmarks, cli, learners, sweeps
+from l2dp.audit import Target
+from l2dp.audit.attacks import ATTACKS
 from l2dp.errors import BadInput, L2dpError
 from l2dp.experiments import declared, perform, tables
 from l2dp.experiments.functions import Ask, Table
@@ -487,7 +489,76 @@ def test_effects_are_confirmed_contradicted_or_left_open() -> None:
     gap = curves([0.9, 0.8, 0.7, 0.6], [0.5, 0.5, 0.5, 0.5], 'gap = "shrinks"\n')
     assert (gap["verdict"], gap["first_gap"]) == ("confirmed", pytest.approx(0.4))
     assert curves([0.9, 0.8, 0.7, 0.6], [0.5] * 4, 'gap = "grows"\n')["verdict"] == "contradicted"
-    assert trend([0.1, 0.1, 0.1]) == 1.0
+    assert trend([(1, 0.1, 0.0), (2, 0.1, 0.0), (3, 0.1, 0.0)]) == (0.0, 1.0)
+    # A lead that shrinks, vanishes and turns has shrunk.
+    turned = curves([0.6, 0.55, 0.45, 0.4], [0.5] * 4, 'gap = "shrinks"\n')
+    assert turned["verdict"] == "confirmed"
+    # What both curves do does not hide that one is above the other.
+    falling = [0.9, 0.7, 0.5, 0.3], [0.88, 0.69, 0.48, 0.29]
+    assert curves(*falling)["verdict"] == "confirmed"
+    assert curves(*falling)["p"] > 0.5
+
+
+def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None:
+    experiment = declared.load(write(tmp_path, SMALL.replace("tasks = 3", "tasks = 4")))
+    low, high = [0.50, 0.51, 0.50, 0.49], [0.80, 0.81, 0.80, 0.79]
+
+    def found(*given: tuple[int, int, list[float]]) -> dict[str, Any]:
+        results = {}
+        for place, seed, curve in given:
+            request = experiment.rows[place].request
+            assert request is not None
+            results[digest(configuration(request, seed))] = result(request, seed, [[value] * 4 for value in curve])
+        return outcome(experiment, results)["effects"][0]  # type: ignore[no-any-return]
+
+    than, more = [row.name for row in experiment.rows]
+    assert (experiment.effects[0].more, experiment.effects[0].than) == (more, than)
+    both = found((0, 0, low), (0, 1, low), (1, 0, high), (1, 1, high))
+    assert (both["verdict"], both["seeds"]) == ("confirmed", 2)
+    one = found((0, 0, low), (1, 0, high), (1, 1, [0.0] * 4))
+    assert (one["verdict"], one["seeds"], one["mean_difference"]) == ("confirmed", 1, pytest.approx(0.3))
+    assert found((0, 0, low), (1, 1, high))["verdict"] == "no seed in common"
+    # One seed shows much, the other a little the other way: their mean alone would confirm it.
+    split = found((0, 0, low), (0, 1, high), (1, 0, high), (1, 1, [0.79, 0.80, 0.79, 0.78]))
+    assert (split["verdict"], split["mean_difference"] > 0.1) == ("not told apart", True)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("[[effect]]", '[[effect]]\ngap = "grow"', "a gap grows or shrinks"),
+        ("[[effect]]", '[[effect]]\nmeasure = "acuracy"', "must measure accuracy or forgetting"),
+        ("[[effect]]", "[[effect]]\ntasks = 0", "must be a whole number"),
+        ("seeds = [0, 1]", 'seeds = "012"', "must be a list"),
+        ("seeds = [0, 1]", 'seeds = ["0"]', "must be a whole number"),
+        ("tasks = 3", 'tasks = "two"', "must be a whole number"),
+        ("tasks = 3", 'tasks = 3\nepochs = "12"', "must be a whole number"),
+    ],
+)
+def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, what: str) -> None:
+    assert old in SMALL
+    with pytest.raises(BadInput, match=what):
+        declared.load(write(tmp_path, SMALL.replace(old, new, 1)))
+
+
+def test_an_experiment_does_not_hold_itself(tmp_path: Path) -> None:
+    path = write(tmp_path, SMALL)
+    Path(path).write_text(f'rows_of = ["{path}"]\n' + Path(path).read_text("utf-8"), "utf-8")
+    with pytest.raises(BadInput, match="rows_of comes back to"):
+        declared.load(path)
+
+
+def test_other_json_among_known_results_is_passed_over(tmp_path: Path) -> None:
+    good = json.loads(sorted((ROOT / "results" / "runs").glob("*.json"))[0].read_text("utf-8"))
+    asked = of_result(good)
+    assert asked is not None
+    folder = tmp_path / "state" / "known"  # a name above the folder says nothing about what is in it
+    folder.mkdir(parents=True)
+    bad = [good | {"accuracy_matrix": None}, good | {"config": good["config"] | {"schedule": "none"}}, [], 3, {}]
+    for index, one in enumerate([*bad, good]):
+        (folder / f"{index}.json").write_text(json.dumps(one))
+    (folder / "deep.json").write_text("[" * 100_000)
+    assert list(known_results([folder])) == [digest(asked)]
 
 
 def test_verdicts() -> None:
@@ -520,10 +591,27 @@ def test_the_audit_summary_takes_thorough_audits_that_are_known(tmp_path: Path, 
     monkeypatch.setattr(audits, "STATED", {"l2dp-ml": 0.5})
     tried = [finding("rank", "refuted", 5.6), finding("membership", "holds so far", 0.1)]
     tried.append(finding("sampler", "not applicable", None))
-    for level, findings in (("quick", []), ("thorough", tried)):
-        (tmp_path / f"{level}.json").write_text(
-            json.dumps({"learner": "l2dp-ml", "level": level, "findings": findings}), "utf-8"
-        )
+    whole = {
+        "learner": "l2dp-ml",
+        "level": "thorough",
+        "runs": None,
+        "attacks": [attack.NAME for attack in ATTACKS],
+        "targets": [Target("l2dp-ml", 0.5).to_json()],
+        "findings": tried,
+    }
+    less: list[dict[str, Any]] = [{"level": "quick"}, {"runs": 40}, {"attacks": ["rank"]}]
+    less.append({"targets": [Target("l2dp-ml", 0.5, None, (("projection", "always"),)).to_json()]})
+    less.append({"targets": [Target("l2dp-ml", 0.4).to_json()]})
+    for index, changed in enumerate(less):
+        (tmp_path / f"{index}.json").write_text(json.dumps(whole | changed), "utf-8")
+
+    def none(*_: Any, **__: Any) -> None:
+        raise BadInput("an audit is made")
+
+    monkeypatch.setattr(audits, "audit", none)
+    with pytest.raises(BadInput, match="an audit is made"):
+        audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
+    (tmp_path / "whole.json").write_text(json.dumps(whole), "utf-8")
     table = audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
     assert table.rows == [["l2dp-ml", "–", "ε=0.5 claimed, refuted", 2, "rank", "5.60", "6.60", "refuted"]]
 

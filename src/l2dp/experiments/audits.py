@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from l2dp.audit import audit, settings
+from l2dp.audit.attacks import ATTACKS
 from l2dp.budget import Guarantee
 from l2dp.durable import read_json, write_json
 from l2dp.errors import BadInput
@@ -45,16 +46,21 @@ def summary(ask: Ask) -> Table:
 
 
 def _known(ask: Ask, learner: str, epsilon: float) -> dict[str, Any] | None:
+    # The same settings, all attacks, all their trials: nothing less stands for the audit of a learner.
+    whole = {
+        "learner": learner,
+        "level": "thorough",
+        "runs": None,
+        "attacks": [attack.NAME for attack in ATTACKS],
+        "targets": [target.to_json() for target in settings.targets(learner, epsilon, None, {})],
+    }
     for folder in ask.known:
         for path in sorted(folder.rglob("*.json")):
             try:
                 found = read_json(path)
             except BadInput:
                 continue
-            if not (isinstance(found, dict) and found.get("learner") == learner and found.get("level") == "thorough"):
-                continue
-            stated = [finding["stated"] for finding in found.get("findings", []) if finding["stated"] is not None]
-            if stated and all(one["epsilon"] == epsilon for one in stated):
+            if isinstance(found, dict) and {key: found.get(key) for key in whole} == whole:
                 return found
     return None
 

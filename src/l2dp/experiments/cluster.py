@@ -18,7 +18,7 @@ from typing import Any
 from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.experiments import worker
-from l2dp.experiments.runner import Job, divide, reason
+from l2dp.experiments.runner import Job, capped, divide, reason
 
 PASSED_ON = ("L2DP_DATA", "L2DP_FEATURES", "PYTHONPATH")
 TAIL = 2000
@@ -60,9 +60,11 @@ class OnRay:
         passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": passed_on})
         cores = int(ray.cluster_resources().get("CPU", 1))
-        self.slots, self._threads = divide(cores, workers, runs)
-        share = min(self._threads, cores)
-        self._execute = ray.remote(num_cpus=share, max_retries=0)(execute)
+        self.slots, threads = divide(cores, workers, runs)
+        # A run takes place on one machine: one that asks for more cores than any has would wait for ever.
+        largest = max((int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]), default=1)
+        self._threads = capped(max(1, min(threads, largest)))
+        self._execute = ray.remote(num_cpus=self._threads, max_retries=0)(execute)
         self._running: dict[Any, tuple[Job, Path, Path]] = {}
 
     def start(self, job: Job, folder: Path, log: Path) -> None:

@@ -28,7 +28,8 @@ TOP = {
     *("title", "about", "place", "kind", "needs", "minutes", "notes"),
     *("common", "quick", "row", "rows_of", "effect", "function"),
 }
-EFFECT = {"says", "more", "than", "measure", "paper_p", "tasks", "gap"}
+MEASURES, GAPS = ("accuracy", "forgetting"), (None, "grows", "shrinks")
+NUMBERS = ("tasks", "per_task", "test_records", "batch_size", "evaluate_every")
 KINDS = ("table", "figure", "pvalues", "epsilon", "grid")
 
 
@@ -43,7 +44,7 @@ class Row:
     paper: str | None = None
     """Where `paper.toml` has this row."""
     minutes: float | None = None
-    """What one run takes on one core of the machine that docs/reproducibility.md names."""
+    """About what one run takes on one core."""
     why: str | None = None
     """Why it comes out worse than in the paper."""
     unrun: str | None = None
@@ -60,7 +61,7 @@ class Row:
 class Effect:
     """A direction that the paper (or we) state: the curve of row `more` lies above that of row `than`.
 
-    With `tasks` only the first so many tasks count. With `gap` the difference of the two curves is said to shrink or
+    With `tasks` only the first so many tasks count. With `gap` the lead of `more` over `than` is said to shrink or to
     grow with the number of tasks.
     """
 
@@ -71,6 +72,11 @@ class Effect:
     paper_p: float | None = None
     tasks: int | None = None
     gap: str | None = None
+    ours: bool = False
+    """Whether we say it, and not the paper."""
+
+
+EFFECT = {f.name for f in fields(Effect)}
 
 
 @dataclass(frozen=True)
@@ -97,8 +103,8 @@ def names() -> list[str]:
     return sorted(path.stem for path in CATALOGUE.glob("*.toml"))
 
 
-def load(name: str, quick: bool = False) -> Experiment:
-    """An experiment by name, or from a file of one's own."""
+def load(name: str, quick: bool = False, within: tuple[str, ...] = ()) -> Experiment:
+    """An experiment by name, or from a file of one's own; `within` those whose rows it is to give."""
     path = Path(name) if name.endswith(".toml") else CATALOGUE / f"{name}.toml"
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), 1, 0.5)
@@ -106,14 +112,14 @@ def load(name: str, quick: bool = False) -> Experiment:
         raise BadInput(f"unknown experiment {name!r}; {hint}")
     try:
         text = path.read_text("utf-8")
-        return _experiment(path, tomllib.loads(text), quick)
+        return _experiment(path, tomllib.loads(text), quick, within)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise BadInput(f"{path} is not a TOML file that can be read: {error}") from None
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not an experiment ({error!r}); docs/experiments.md shows one") from None
 
 
-def _experiment(path: Path, found: dict[str, Any], quick: bool) -> Experiment:
+def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[str, ...]) -> Experiment:
     _known(found, TOP, path, "the file")
     if found.get("kind", "table") not in KINDS:
         raise BadInput(f"{path}: kind {found['kind']!r}; choose from {', '.join(KINDS)}")
@@ -121,7 +127,10 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool) -> Experiment:
     changed = {key: value for key, value in found.get("quick", {}).items() if key != "needs"} if quick else {}
     rows = tuple(row for block in found.get("row", []) for row in _rows(path, common, block, changed, quick))
     for other in found.get("rows_of", []):
-        rows += tuple(replace(row, name=f"{other}/{row.name}") for row in load(other, quick).rows)
+        if other in (path.stem, str(path), *within):
+            raise BadInput(f"{path}: rows_of comes back to {other!r}; an experiment cannot hold its own rows")
+        inner = load(other, quick, (*within, path.stem, str(path)))
+        rows += tuple(replace(row, name=f"{other}/{row.name}") for row in inner.rows)
     names_there = [row.name for row in rows]
     if len(set(names_there)) < len(names_there):
         raise BadInput(f"{path}: two rows have the same name; {', '.join(names_there)}")
@@ -129,6 +138,12 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool) -> Experiment:
     for block in found.get("effect", []):
         _known(block, EFFECT, path, "an effect")
         effect = Effect(**block)
+        if effect.measure not in MEASURES or effect.gap not in GAPS:
+            raise BadInput(
+                f"{path}: the effect {effect.says!r} must measure accuracy or forgetting, and a gap grows or shrinks"
+            )
+        if effect.tasks is not None:
+            _whole(effect.tasks, path, f"the effect {effect.says!r}", "tasks")
         for row in (effect.more, effect.than):
             if row not in names_there:
                 raise BadInput(f"{path}: the effect {effect.says!r} names the row {row!r}, which is not there")
@@ -185,20 +200,34 @@ def _rows(
 def _row(path: Path, given: dict[str, Any], quick: bool) -> Row:
     _known(given, REQUEST | ROW, path, f"row {given.get('name')!r}")
     about = {key: value for key, value in given.items() if key in ROW}
-    about["seeds"] = tuple(about.get("seeds", (0,)))
+    about["seeds"] = about.get("seeds", [0])
+    if not isinstance(about["seeds"], list):
+        raise BadInput(f"{path}: seeds of row {given.get('name')!r} must be a list, [0, 1, 2] say")
+    about["seeds"] = tuple(_whole(seed, path, f"row {given.get('name')!r}", "seeds", 0) for seed in about["seeds"])
+    for key in NUMBERS:
+        if key in given:
+            _whole(given[key], path, f"row {given.get('name')!r}", key)
     if quick:
         about["paper"] = None
     if given.get("impossible"):
         return Row(request=None, **about)
     asked = {key: value for key, value in given.items() if key in REQUEST}
     asked |= {key: float(asked[key]) for key in ("epsilon", "delta") if key in asked}
-    asked["epochs"] = _epochs(asked.get("epochs", 1))
+    asked["epochs"] = _epochs(asked.get("epochs", 1), path, given.get("name"))
     asked["options"] = {key: _word(value) for key, value in asked.get("options", {}).items()}
     return Row(request=Request(**asked), **about)
 
 
-def _epochs(given: int | list[int]) -> tuple[int, ...]:
-    return (given,) if isinstance(given, int) else tuple(given)
+def _epochs(given: Any, path: Path, name: Any) -> tuple[int, ...]:
+    return tuple(
+        _whole(one, path, f"row {name!r}", "epochs") for one in (given if isinstance(given, list) else [given])
+    )
+
+
+def _whole(value: Any, path: Path, where: str, key: str, least: int = 1) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise BadInput(f"{path}: {where} has {key} = {value!r}; it must be a whole number, at least {least}")
+    return value
 
 
 def _word(value: object) -> str:

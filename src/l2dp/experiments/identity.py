@@ -73,7 +73,7 @@ def of_result(result: dict[str, Any]) -> dict[str, Any] | None:
             "insecure_noise_seed": config["insecure_noise_seed"],
             **{f.name: config["stream"].get(f.name, config.get(f.name, _default(f))) for f in _others()},
         }
-    except (AttributeError, KeyError, TypeError, L2dpError):
+    except (AttributeError, KeyError, TypeError, ValueError, L2dpError):
         return None
 
 

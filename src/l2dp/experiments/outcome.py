@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from l2dp import benchmarks, metrics
@@ -69,6 +69,17 @@ def _state(row: Row, request: Request) -> str:
     return "run" if is_whole(request) else "run on a sub-sample"
 
 
+def _curves(result: Json) -> Json:
+    """Average accuracy and forgetting after every task."""
+    curve = result["average_accuracy"]
+    # Over a few rows only, the paper's maximum over all earlier rows would come out too small.
+    whole = all(value is not None for value in curve)
+    return {
+        "accuracy": curve,
+        "forgetting": metrics.average_forgetting(result["accuracy_matrix"]) if whole else [None] * len(curve),
+    }
+
+
 def _row(row: Row, results: Results) -> Json:
     theirs = None if row.paper is None else printed(row.paper)
     found: Json = {
@@ -92,14 +103,9 @@ def _row(row: Row, results: Results) -> Json:
         return found | {"state": "not run", "guarantee": asked}
     some = list(mine.values())
     tested = [one["released"] if row.released else one for one in some]
-    curve, curve_sd = metrics.mean_and_sd([one["average_accuracy"] for one in tested])
-    every = some[0]["config"]["evaluate_every"]
-    # Over a few rows only, the paper's maximum over all earlier rows would come out too small.
-    forgetting, forgetting_sd = (
-        metrics.mean_and_sd([metrics.average_forgetting(one["accuracy_matrix"]) for one in tested])
-        if every == 1
-        else ([None] * len(curve), [None] * len(curve))
-    )
+    by_seed = {str(seed): _curves(one) for seed, one in zip(mine, tested, strict=True)}
+    curve, curve_sd = metrics.mean_and_sd([one["accuracy"] for one in by_seed.values()])
+    forgetting, forgetting_sd = metrics.mean_and_sd([one["forgetting"] for one in by_seed.values()])
     guarantee = Guarantee(**some[0]["guarantee"])
     found |= {
         "state": _state(row, request),
@@ -117,6 +123,7 @@ def _row(row: Row, results: Results) -> Json:
         "curve": curve,
         "curve_sd": curve_sd,
         "forgetting_curve": forgetting,
+        "by_seed": by_seed,
         "seconds": sum(one["seconds"] for one in some) / len(some),
     }
     if theirs is not None and found["state"] == "run":
@@ -135,46 +142,63 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         "measure": effect.measure,
         "paper_p": effect.paper_p,
         "tasks": effect.tasks,
+        "ours": effect.ours,
     }
-    key = "curve" if effect.measure == "accuracy" else "forgetting_curve"
-    more, than = (rows[name].get(key) for name in (effect.more, effect.than))
-    if more is None or than is None:
+    more, than = rows[effect.more], rows[effect.than]
+    if not (more["seeds"] and than["seeds"]):
         return found | {"verdict": "not run"}
-    length = min(len(more), len(than), effect.tasks or len(more))
-    pairs = [(a, b) for a, b in zip(more[:length], than[:length], strict=True) if a is not None and b is not None]
-    if len(pairs) < 2:
+    # A seed decides order, weights and sometimes who tests: only what both rows were run with can be compared.
+    seeds = [seed for seed in more["seeds"] if seed in than["seeds"]]
+    if not seeds:
+        return found | {"verdict": "no seed in common"}
+    found["seeds"] = len(seeds)
+    each = [_pairs(effect, more["by_seed"][str(seed)], than["by_seed"][str(seed)]) for seed in seeds]
+    if any(len(pairs) < 2 for pairs in each):
         return found | {"verdict": "not evaluated often enough"}
-    first, second = [a for a, _ in pairs], [b for _, b in pairs]
-    found["seeds"] = min(len(rows[effect.more]["seeds"]), len(rows[effect.than]["seeds"]))
-    gaps = [a - b for a, b in pairs]
+    mean: Pairs = metrics.mean_and_sd(each)[0]
+    gaps = [a - b for _, a, b in mean]
     found["difference"] = gaps[-1]
     found["mean_difference"] = math.fsum(gaps) / len(gaps)
     if effect.gap is not None:
-        found["p"] = trend(gaps)
-        grew = abs(gaps[-1]) > abs(gaps[0])
+        slope, found["p"] = trend(mean)
         found["first_gap"] = gaps[0]
-        return found | {"verdict": _judged(found["p"], grew == (effect.gap == "grows"))}
+        grows = slope > 0
+        agree = all((trend(pairs)[0] > 0) == grows for pairs in each)
+        return found | {"verdict": _judged(found["p"], agree, grows == (effect.gap == "grows"))}
+    first, second = [a for _, a, _ in mean], [b for _, _, b in mean]
     found["p"] = metrics.p_value_curve(first, second)[-1]
     found["p_paired"] = metrics.p_value_curve(first, second, paired=True)[-1]
-    return found | {"verdict": _judged(found["p"], found["mean_difference"] > 0)}
+    higher = found["mean_difference"] > 0
+    agree = all((math.fsum(a - b for _, a, b in pairs) > 0) == higher for pairs in each)
+    return found | {"verdict": _judged(found["p_paired"], agree, higher)}
 
 
-def _judged(p: float, as_said: bool) -> str:
-    if p >= SIGNIFICANT:
+Pairs = list[tuple[int, float, float]]
+"""After how many tasks, and the two rows there."""
+
+
+def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:
+    both = list(zip(more[effect.measure], than[effect.measure], strict=False))[: effect.tasks]
+    return [(task, a, b) for task, (a, b) in enumerate(both, 1) if a is not None and b is not None]
+
+
+def _judged(p: float, seeds_agree: bool, as_said: bool) -> str:
+    if p >= SIGNIFICANT or not seeds_agree:
         return "not told apart"
     return "confirmed" if as_said else "contradicted"
 
 
-def trend(values: Sequence[float]) -> float:
-    """The p value of a linear trend over the number of tasks; 1 where there is none to test."""
+def trend(pairs: Pairs) -> tuple[float, float]:
+    """By how much the first row's lead changes with every task, and the p value of that; (0, 1) where none shows."""
     from scipy import stats
 
-    if len(values) < 3 or max(values) == min(values):
-        return 1.0
+    gaps = [a - b for _, a, b in pairs]
+    if len(gaps) < 3 or max(gaps) == min(gaps):
+        return 0.0, 1.0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
-        p = float(stats.linregress(range(len(values)), [abs(value) for value in values]).pvalue)
-    return 1.0 if math.isnan(p) else p
+        found = stats.linregress([task for task, _, _ in pairs], gaps)
+    return (0.0, 1.0) if math.isnan(found.pvalue) else (float(found.slope), float(found.pvalue))
 
 
 def p_value_curves(found: Json) -> list[tuple[str, list[float | None]]]:

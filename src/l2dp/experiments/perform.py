@@ -15,7 +15,7 @@ from l2dp.experiments import figures, grid, tables
 from l2dp.experiments.declared import Experiment, load, names, with_seeds
 from l2dp.experiments.functions import Ask, call
 from l2dp.experiments.outcome import outcome
-from l2dp.experiments.runner import Engine, Job, Local, divide, jobs_of, known_results, run_all
+from l2dp.experiments.runner import Engine, Job, Local, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
 from l2dp.streams.fetch import HOMES, cache_folder, present
 
@@ -54,15 +54,15 @@ def perform(
                 console.print(f"{experiment.name} was finished before; remove {folder} to do it again", highlight=False)
             else:
                 found = call(experiment, Ask(quick, folder, [*known, out / "runs"], console))
+            if experiment.kind == "grid":
+                found["notes"] += grid.notes(found, done.results)
+            write(found, folder)
         except L2dpError as error:
             failed.append(f"{experiment.name}: {error}")
             continue
         except Exception as error:  # a mistake in one function must not stop the rest
             failed.append(f"{experiment.name}: {type(error).__name__}: {error}")
             continue
-        if experiment.kind == "grid":
-            found["notes"] += grid.notes(found, done.results)
-        write(found, folder)
         show(found, console)
         console.print(f"in {folder}", highlight=False, markup=False, soft_wrap=True)
     if failed:
@@ -79,8 +79,7 @@ def make_engine(name: str, workers: int | None, runs: int) -> Engine:
 
         return OnRay(workers, runs)
     at_once, threads = divide(len(os.sched_getaffinity(0)), workers, runs)
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    return Local(at_once, min(threads, int(asked)) if asked.isdecimal() and int(asked) else threads)
+    return Local(at_once, capped(threads))
 
 
 def write(found: dict[str, Any], folder: Path) -> None:
@@ -99,12 +98,24 @@ def page(found: dict[str, Any]) -> str:
     if "effects" not in found:
         parts.append(tables.markdown(found["columns"], found["rows"]))
     else:
-        rows = [tables.cells(row, found["quick"]) for row in found["rows"]]
-        parts.append(tables.markdown(tables.COLUMNS, rows))
+        if found["kind"] != "pvalues":  # whose rows stand in the figures that it compares
+            rows = [tables.cells(row, found["quick"]) for row in found["rows"]]
+            parts.append(tables.markdown(tables.COLUMNS, rows))
         if found["effects"]:
             parts.append(tables.markdown(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]]))
+        parts += [f"- The paper's {label}: {note}" for label, note in _derived(found)]
     parts += [f"- {note}" for note in found["notes"]]
     return "\n\n".join(parts)
+
+
+def _derived(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Numbers of the paper that need a word: taken from differences, or printed in two ways."""
+    if found["quick"] or found["kind"] == "pvalues":
+        return []
+    noted = [(row["label"], row["guarantee"], (row["paper"] or {}).get("note")) for row in found["rows"]]
+    return list(
+        dict.fromkeys((f"{label} ({about})" if "ε" in about else label, note) for label, about, note in noted if note)
+    )
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -114,7 +125,8 @@ def show(found: dict[str, Any], console: Console) -> None:
     if "effects" not in found:
         tables.show(found["columns"], found["rows"], console)
     else:
-        tables.show(*tables.narrow(found), console)
+        if found["kind"] != "pvalues":
+            tables.show(*tables.narrow(found), console)
         if found["effects"]:
             tables.show(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]], console)
     for note in found["notes"]:

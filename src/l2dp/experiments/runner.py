@@ -92,17 +92,25 @@ def known_results(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.json")):
-            if "state" in path.parts or path.name == "run.json":
+            if "state" in path.relative_to(folder).parts or path.name == "run.json":
                 continue
             try:
                 result = read_json(path)
             except BadInput:
                 continue
-            if isinstance(result, dict) and "accuracy_matrix" in result and "config" in result:
+            if _is_result(result):
                 asked = of_result(result)
                 if asked is not None:
                     found.setdefault(digest(asked), result)
     return found
+
+
+def _is_result(found: Any) -> bool:
+    """Whether it is a finished run: as many points of its curve as rows of its matrix, and at least one."""
+    if not isinstance(found, dict) or not isinstance(found.get("guarantee"), dict):
+        return False
+    matrix, curve = found.get("accuracy_matrix"), found.get("average_accuracy")
+    return isinstance(matrix, list) and isinstance(curve, list) and len(matrix) == len(curve) > 0
 
 
 def run_all(jobs: Sequence[Job], out: Path, known: Sequence[Path], engine: Engine, console: Console) -> Done:
@@ -121,16 +129,24 @@ def run_all(jobs: Sequence[Job], out: Path, known: Sequence[Path], engine: Engin
             while waiting or running:
                 while waiting and running < engine.slots:
                     job = waiting.pop(0)
-                    engine.start(job, out / "runs" / job.name, out / "logs" / f"{job.name}.log")
                     tally.started(job)
-                    running += 1
-                for job, wrong in engine.finished():
-                    running -= 1
-                    tally.ended(job, wrong, waiting)
-                    if wrong is None:
-                        done.results[job.hash] = read_json(out / "runs" / job.name / "result.json")
-                    else:
+                    try:
+                        engine.start(job, out / "runs" / job.name, out / "logs" / f"{job.name}.log")
+                        running += 1
+                    except OSError as error:  # no room for its log, no process to be had
+                        wrong = f"it could not be started: {error.strerror or error}"
+                        tally.ended(job, wrong, waiting)
                         done.failures.append(Failure(job, wrong, out / "logs" / f"{job.name}.log"))
+                for job, ended in engine.finished():
+                    running -= 1
+                    try:
+                        if ended is None:
+                            done.results[job.hash] = read_json(out / "runs" / job.name / "result.json")
+                    except BadInput as error:
+                        ended = str(error)
+                    tally.ended(job, ended, waiting)
+                    if ended is not None:
+                        done.failures.append(Failure(job, ended, out / "logs" / f"{job.name}.log"))
                 tally.now_and_then(waiting)
                 time.sleep(POLL_SECONDS)
         finally:
@@ -199,6 +215,12 @@ def divide(cores: int, workers: int | None, runs: int) -> tuple[int, int]:
         raise BadInput(f"--workers must be at least 1, not {workers}")
     at_once = max(1, min(cores, runs)) if workers is None else workers
     return at_once, max(1, cores // at_once)
+
+
+def capped(threads: int) -> int:
+    """No more threads for a run than OMP_NUM_THREADS allows."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    return min(threads, int(asked)) if asked.isdecimal() and int(asked) else threads
 
 
 @contextmanager

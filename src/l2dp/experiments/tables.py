@@ -16,7 +16,10 @@ COLUMNS = (
     *("method", "guarantee", "accuracy %", "paper", "diff.", "forgetting", "paper", "diff.", "seeds", "verdict"),
     "run on",
 )
-EFFECTS = ("effect", "difference", "p", "p, paired (ours)", "paper's p", "seeds", "verdict")
+EFFECTS = (
+    *("effect", "mean over tasks", "after the last", "p, paired (ours)", "p, the paper's test", "paper's p", "seeds"),
+    "verdict",
+)
 
 
 def cells(row: Json, quick: bool) -> list[str]:
@@ -53,10 +56,13 @@ def word(row: Json) -> str:
         shown = "sub-sampled" if row["state"] == "run on a sub-sample" else row["state"]
     elif not row["verdict"]:
         shown = "–" if row["paper"] is None else "no number to compare"
-    elif len(set(row["verdict"].values())) == 1:
-        shown = next(iter(row["verdict"].values()))
     else:
-        shown = ", ".join(f"{measure} {judged}" for measure, judged in row["verdict"].items())
+        judged = dict(row["verdict"])
+        judged |= {
+            key: "not measured" for key in ("accuracy", "forgetting") if key in row["paper"] and key not in judged
+        }
+        alike = len(set(judged.values())) == 1
+        shown = next(iter(judged.values())) if alike else ", ".join(f"{key} {said}" for key, said in judged.items())
     reason = row["unrun"] if row["state"] == "not run" else row["why"]
     reasoned = row["state"] in ("not run", "not possible") or "worse" in shown
     return f"{shown}: {reason}" if reason and reasoned else shown
@@ -78,12 +84,17 @@ def effect_cells(effect: Json) -> list[str]:
     difference = effect.get("mean_difference")
     says = effect["says"] if effect["tasks"] is None else f"{effect['says']} (first {effect['tasks']} tasks)"
     shown = "–" if difference is None else f"{unit * difference:+.3g}"
+    last = "–" if difference is None else f"{unit * effect['difference']:+.3g}"
     if "first_gap" in effect:
-        shown = f"{unit * effect['first_gap']:+.3g} → {unit * effect['difference']:+.3g}"
+        shown = f"from {unit * effect['first_gap']:+.3g}"
+        ours, theirs = effect["p"], None  # of a trend, which the paper does not test
+    else:
+        ours, theirs = effect.get("p_paired"), effect.get("p")
     return [
         says,
         shown,
-        *(_p(effect.get(key)) for key in ("p", "p_paired", "paper_p")),
+        last,
+        *(_p(value) for value in (ours, theirs, effect["paper_p"])),
         str(effect.get("seeds", "–")),
         effect["verdict"],
     ]

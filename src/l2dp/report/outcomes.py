@@ -121,14 +121,19 @@ def _sweep(name: str, outcome: dict[str, Any]) -> list[Part]:
             Cell(words.short(str(effect["says"]), 200)),
             Cell(words.short(str(effect["verdict"]), 60)),
             Cell(words.decimal(words.number(effect.get("difference"))), words.number(effect.get("difference"))),
-            Cell(words.p_value(words.number(effect.get("p"))), words.number(effect.get("p"))),
+            Cell(words.p_value(_p_of(effect)), _p_of(effect)),
         )
         for effect in outcome.get("effects", [])
     ]
     if effects:
-        heads = ("the paper says", "here", "difference at the end", "p value")
-        parts.append(Table(f"effects-{name}", "Directions that the paper states", heads, effects, 2))
+        heads = ("said", "here", "difference at the end", "p value, paired by tasks")
+        parts.append(Table(f"effects-{name}", "Directions that the paper states, or we", heads, effects, 2))
     return parts
+
+
+def _p_of(effect: dict[str, Any]) -> float | None:
+    """The p value that an effect was judged by."""
+    return words.number(effect.get("p_paired", effect.get("p")))
 
 
 def _told(row: dict[str, Any]) -> str:
