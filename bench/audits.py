@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from l2dp.audit import Audit, audit, settings
+from l2dp.audit.attacks import ATTACKS
 from l2dp.durable import make_folder, read_json, write_json
 
 
@@ -30,8 +31,14 @@ def main() -> None:
     torch.set_num_threads(1)
     targets = settings.targets(asked.learner, asked.epsilon, None, {})
     make_folder(asked.out.parent)
-    head = {"learner": asked.learner, "epsilon": asked.epsilon, "level": asked.level}
-    audits: list[dict[str, Any]] = read_json(asked.out)["audits"] if asked.out.exists() else []
+    attacks = {attack.NAME: attack.RUNS[asked.level] for attack in ATTACKS}
+    head = {"learner": asked.learner, "epsilon": asked.epsilon, "level": asked.level, "trials": attacks}
+    audits: list[dict[str, Any]] = []
+    if asked.out.exists():
+        there = read_json(asked.out)
+        if {key: there.get(key) for key in head} != head:
+            raise SystemExit(f"{asked.out} holds audits of another kind; choose another --out")
+        audits = there["audits"]
     while len(audits) < asked.count:
         audits.append(_short(audit(targets, asked.level, workers=asked.workers)))
         refuted = sum(one["verdict"] == "refuted" for one in audits)

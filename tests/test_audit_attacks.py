@@ -6,11 +6,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from rich.console import Console
 
-from l2dp.audit import Target, audit
+from l2dp.audit import Target, audit, page
 from l2dp.audit.attack import Attack
 from l2dp.audit.attacks import ATTACKS
 from l2dp.audit.attacks.floating_point import lowest_bit
+from l2dp.audit.attacks.membership import clusters, neighbour, replaces
 from l2dp.audit.attacks.rank import Rank
 from l2dp.audit.attacks.worst_case import WorstCase
 from l2dp.audit.decisions import Trials, bound
@@ -69,7 +72,7 @@ FIXED = replace(Target("private-replay", 1.0, 1e-5).having(head="fixed"), same_b
 NAIVE = Target("naive-gaussian", 1.0, 1e-5)
 CHEAP = {"worst-case neighbour": 20_000, "each class": 800, "scatter": 2_000, "floating point": 5_000}
 CHEAP |= {"gradient canaries": 2_000, "replayed canaries": 2_000, "one run": 400, "sampler": 50}
-CHEAP |= {"cancellation": 100}
+CHEAP |= {"cancellation": 100, "one gradient": 4_000, "returning user": 2_000}
 
 
 @pytest.mark.parametrize(
@@ -86,6 +89,44 @@ def test_proved_guarantees_stand(target: Target) -> None:
                 assert p_value > 1e-7, name
             else:
                 assert bound(trials, target.delta or 0.0, ERROR, one_run=attack.ONE_RUN).epsilon <= 1.0, name
+
+
+@pytest.mark.parametrize("target", [PAPER, REPLAY], ids=["replace", "add-remove"])
+def test_neighbours_differ_as_the_guarantee_says(target: Target) -> None:
+    """Where a record is replaced, both worlds have as many; where it is added, one has one more."""
+    data = clusters(rng())
+    with_it, without, same = (neighbour(target, 0, data, member).train.unseal() for member in (True, False, None))
+    assert replaces(target) == (target is PAPER)
+    assert (len(with_it), len(without), len(same)) == (25, 25 if target is PAPER else 24, 24)
+    inside = with_it.source.x[:24], without.source.x[:24], same.source.x
+    assert all(torch.equal(one, data[0]) for one in inside)
+
+
+def test_so_few_trials_that_nothing_can_be_refuted_are_marked(capsys: pytest.CaptureFixture[str]) -> None:
+    found = audit([Target("private-replay", 3.0, 0.0)], runs=40, attacks=[BY_NAME["label set"]])
+    (finding,) = found.findings
+    assert finding.verdict_ceiling is not None
+    assert finding.verdict_ceiling < 3.0
+    assert not finding.could_refute
+    page.show(found, Console(width=200))
+    assert "* so few trials cannot refute" in capsys.readouterr().out
+    assert found.to_json()["targets"][0]["epsilon"] == 3.0
+    assert found.to_json()["attacks"] == ["label set"]
+    assert found.to_json()["runs"] == 40
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (Target("private-replay", 40.0, 1e-5).having(steps=1), "next to nothing to test"),
+        (Target("naive-gaussian", 1.0, 1e-5).having(noise_scale=0.5), "a variance needs 30"),
+        (Target("naive-gaussian", 1.0, 1e-5).having(policy="adaptive"), "holds records back"),
+    ],
+)
+def test_a_sampler_that_shows_nothing_is_not_applicable(target: Target, why: str) -> None:
+    (finding,) = audit([target], runs=40, attacks=[BY_NAME["sampler"]]).findings
+    assert finding.verdict == "not applicable"
+    assert why in finding.why
 
 
 def test_the_audit_of_a_pure_class_sum_gets_close() -> None:

@@ -20,6 +20,7 @@ from l2dp.boundary import gradients, statistics
 from l2dp.boundary.entry import Entry
 from l2dp.boundary.private import PrivateTasks
 from l2dp.learners import PrivateReplay
+from l2dp.ledger import Ledger
 from l2dp.noise import InsecureNoise, SystemNoise
 
 BY_NAME = {attack.NAME: attack for attack in ATTACKS}
@@ -29,6 +30,7 @@ ERROR = 1e-8
 APPROXIMATE = Target("private-replay", 1.0, 1e-5)
 PURE = Target("private-replay", 1.0, 0.0)
 USER = Target("private-replay", 1.0, 0.0).having(protects="user", per_user=1)
+USERS = Target("private-replay", 1.0, 1e-5).having(protects="user", per_user=3)
 NAIVE = Target("naive-gaussian", 1.0, 1e-5)
 
 Patch = pytest.MonkeyPatch
@@ -42,6 +44,27 @@ def half_the_noise(patch: Patch) -> None:
         return replace(found, sums=found.sums / 2), rate
 
     patch.setattr(PrivateTasks, "noise_for", twin)
+
+
+def half_the_noise_of_gradients(patch: Patch) -> None:
+    original = gradients.noisy_sum
+    patch.setattr(gradients, "noisy_sum", lambda total, clip, z, noise: original(total, clip, z / 2, noise))
+
+
+def half_the_noise_of_scatter(patch: Patch) -> None:
+    original = PrivateTasks.noise_for
+
+    def twin(self: PrivateTasks, declared_size: int) -> Any:
+        found, rate = original(self, declared_size)
+        return replace(found, scatter=None if found.scatter is None else found.scatter / 2), rate
+
+    patch.setattr(PrivateTasks, "noise_for", twin)
+
+
+def forgetful_ledger(patch: Patch) -> None:
+    """Whoever comes back has paid nothing yet."""
+    patch.setattr(Ledger, "exhausted", lambda self, units, cost: [])
+    patch.setattr(Ledger, "charge", lambda self, units, cost, what: None)
 
 
 def noise_reused(patch: Patch) -> None:
@@ -116,15 +139,23 @@ def labels_that_occur(patch: Patch) -> None:
 TWINS: list[tuple[Callable[[Patch], None], str, Target]] = [
     (half_the_noise, "worst-case neighbour", APPROXIMATE),
     (half_the_noise, "worst-case neighbour", PURE),
+    (half_the_noise, "worst-case neighbour", USERS),
+    (half_the_noise_of_gradients, "one gradient", APPROXIMATE),
+    (half_the_noise_of_gradients, "one gradient", NAIVE),
+    (half_the_noise_of_scatter, "scatter", APPROXIMATE),
     (noise_reused, "cancellation", APPROXIMATE),
     (noise_reused, "restarts", APPROXIMATE),
+    (noise_reused, "restarts", NAIVE),
     (clipping_left_out, "worst-case neighbour", PURE),
+    (gradients_not_clipped, "one gradient", NAIVE),
     (gradients_not_clipped, "gradient canaries", APPROXIMATE),
     (one_class_unprotected, "each class", APPROXIMATE),
     (shuffled, "sampler", APPROXIMATE),
     (shuffled, "sampler", NAIVE),
     (delta_ignored, "worst-case neighbour", APPROXIMATE),
     (unbounded_user, "worst-case neighbour", USER),
+    (forgetful_ledger, "returning user", USER),
+    (forgetful_ledger, "returning user", USERS),
     (labels_that_occur, "label set", APPROXIMATE),
 ]
 
@@ -141,7 +172,9 @@ def caught(name: str, target: Target) -> bool:
 @pytest.mark.parametrize(
     ("twin", "name", "target"),
     TWINS,
-    ids=[f"{twin.__name__}-{name}-{target.learner}-{target.delta}" for twin, name, target in TWINS],
+    ids=[
+        f"{twin.__name__}-{name}-{target.learner}-{target.delta}-{dict(target.options)}" for twin, name, target in TWINS
+    ],
 )
 def test_a_broken_twin_is_caught(
     twin: Callable[[Patch], None], name: str, target: Target, monkeypatch: pytest.MonkeyPatch

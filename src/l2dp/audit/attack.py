@@ -17,6 +17,10 @@ from l2dp.learners import L2dpMl, NaiveGaussian, PrivateReplay
 Level = Literal["quick", "thorough"]
 
 
+class Inapplicable(Exception):
+    """An attack that finds, while it runs, that there is nothing for it to attack; the message says why."""
+
+
 class Attack(ABC):
     """One way to break a guarantee. The docstring of a subclass explains it to a reader of the paper."""
 

@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from l2dp.audit.attack import Attack, Level
+from l2dp.audit.attack import Attack, Inapplicable, Level
 from l2dp.audit.attacks import ATTACKS
 from l2dp.audit.decisions import Trials, bound, curve, estimate, highest, scored
 from l2dp.audit.target import Stated, Target
@@ -48,10 +48,19 @@ class Finding:
     ceiling: float | None = None
     verdict_bound: float | None = None
     """The bound at the error that a verdict needs."""
+    verdict_ceiling: float | None = None
+    """What that bound could be at most: below the stated ε, so few trials cannot refute it, whatever they show."""
     p_value: float | None = None
     """Of an attack that is a test."""
     gaussian_estimate: float | None = None
     curve: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def could_refute(self) -> bool:
+        """Whether an attacker who is always right would have refuted the guarantee with so many trials."""
+        if self.stated is None or self.verdict_ceiling is None:
+            return self.verdict != "not applicable"
+        return self.verdict_ceiling > self.stated.epsilon
 
     def to_json(self) -> dict[str, Any]:
         stated = None if self.stated is None else self.stated.guarantee.to_json()
@@ -70,6 +79,7 @@ class Finding:
             "lower_bound_confidence": 1 - SHOWN_ERROR,
             "ceiling": self.ceiling,
             "verdict_bound": self.verdict_bound,
+            "verdict_ceiling": self.verdict_ceiling,
             "p_value": self.p_value,
             "gaussian_dp_estimate": self.gaussian_estimate,
             "curve": self.curve or None,
@@ -82,6 +92,10 @@ class Audit:
 
     learner: str
     level: Level
+    runs: int | None
+    """Trials that were asked for; None: those of the level."""
+    targets: Sequence[Target]
+    attacks: tuple[str, ...]
     findings: list[Finding]
     seconds: float
     error_of_each: float
@@ -104,6 +118,9 @@ class Audit:
         return {
             "learner": self.learner,
             "level": self.level,
+            "runs": self.runs,
+            "attacks": list(self.attacks),
+            "targets": [target.to_json() for target in self.targets],
             "verdict": self.verdict,
             "family_error": FAMILY_ERROR,
             "error_of_each": self.error_of_each,
@@ -123,9 +140,16 @@ class Job:
     seed: int
 
 
-def work(attack: Attack, target: Target, runs: int, seed: int) -> dict[str, Trials]:
+Part = dict[str, Trials] | str
+"""What one piece of work saw, under each name of the attack; or why there was nothing to attack."""
+
+
+def work(attack: Attack, target: Target, runs: int, seed: int) -> Part:
     """One piece of work. Coins and data come from the seed; privacy noise never does."""
-    return attack.trials(target, runs, np.random.default_rng(seed))
+    try:
+        return attack.trials(target, runs, np.random.default_rng(seed))
+    except Inapplicable as reason:
+        return str(reason)
 
 
 def _alone() -> None:
@@ -146,7 +170,8 @@ def audit(
 
     Guarantee
     ---------
-    If every stated (ε, δ) holds, a finding says *refuted* with probability below FAMILY_ERROR: the error is divided
+    If every stated (ε, δ) holds, and where δ > 0 the noise of different canaries of one call is independent (as that of
+    the shipped boundaries is), a finding says *refuted* with probability below FAMILY_ERROR: the error is divided
     evenly over all findings that the audit can make. A bound at 95 % exceeds its ε in at most one finding in twenty.
     """
     started = time.perf_counter()
@@ -167,16 +192,18 @@ def audit(
     findings = []
     for a, t in pairs:
         attack, target = attacks[a], targets[t]
-        why = refusals[a, t]
+        found = parts.get((a, t), [])
+        why = next((part for part in found if isinstance(part, str)), refusals[a, t])
         if why is not None:
             findings.append(Finding(attack.NAME, attack.THREAT, target.variant, stated[t], "not applicable", why))
             continue
         promise = stated[t]
         assert promise is not None
         for name in attack.names():
-            trials = Trials.joined(part[name] for part in parts[a, t])
+            trials = Trials.joined(part[name] for part in found if not isinstance(part, str))
             findings.append(_finding(name, attack, target, promise, trials, error))
-    return Audit(targets[0].learner, level, findings, time.perf_counter() - started, error)
+    names = tuple(attack.NAME for attack in attacks)
+    return Audit(targets[0].learner, level, runs, targets, names, findings, time.perf_counter() - started, error)
 
 
 def promised(target: Target) -> Stated | None:
@@ -201,10 +228,10 @@ def _shares(attack: Attack, runs: int) -> list[int]:
 
 def _collect(
     jobs: Sequence[Job], attacks: Sequence[Attack], targets: Sequence[Target], workers: int, tell: Callable[[str], None]
-) -> dict[tuple[int, int], list[dict[str, Trials]]]:
-    found: dict[tuple[int, int], list[dict[str, Trials]]] = {}
+) -> dict[tuple[int, int], list[Part]]:
+    found: dict[tuple[int, int], list[Part]] = {}
 
-    def take(job: Job, part: dict[str, Trials]) -> None:
+    def take(job: Job, part: Part) -> None:
         found.setdefault((job.attack, job.target), []).append(part)
         tell(f"{attacks[job.attack].NAME} {targets[job.target].variant}".strip())
 
@@ -214,7 +241,7 @@ def _collect(
         return found
     # Spawned, not forked: a fork of a process with threads may wait for ever.
     with ProcessPoolExecutor(workers, get_context("spawn"), _alone) as pool:
-        running: list[tuple[Job, Future[dict[str, Trials]]]] = [
+        running: list[tuple[Job, Future[Part]]] = [
             (job, pool.submit(work, attacks[job.attack], targets[job.target], job.runs, job.seed)) for job in jobs
         ]
         try:
@@ -245,6 +272,7 @@ def _finding(name: str, attack: Attack, target: Target, stated: Stated, trials: 
         lower_bound=shown.epsilon,
         ceiling=highest(trials, delta, SHOWN_ERROR, attack.ONE_RUN),
         verdict_bound=strict.epsilon,
+        verdict_ceiling=highest(trials, delta, error, attack.ONE_RUN),
         gaussian_estimate=estimate(trials, delta, scores),
         curve=curve(trials, scores),
     )

@@ -31,6 +31,15 @@ def show(found: Audit, console: Console) -> None:
     left_out = sorted({finding.attack for finding in found.findings} - {finding.attack for finding in tried})
     if left_out:
         console.print(f"not applicable: {', '.join(left_out)}", highlight=False, soft_wrap=True)
+        if not tried:
+            for why in dict.fromkeys(finding.why for finding in found.findings):
+                console.print(f"  {why}", highlight=False, soft_wrap=True)
+    if any(not finding.could_refute for finding in tried):
+        console.print(
+            "* so few trials cannot refute this ε, whatever they show; raise --runs, or use --level thorough",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(
         f"{found.learner}: {found.verdict}. ε ≥ is a lower bound at {1 - SHOWN_ERROR:.0%} for each attack, at most the "
         f"largest that its trials could show. A guarantee is called refuted only if the chance of doing so wrongly is "
@@ -44,7 +53,8 @@ def _numbers(finding: Finding) -> tuple[str, str, str, str]:
     stated = "none" if finding.stated is None else str(finding.stated.guarantee)
     if finding.p_value is not None:
         return stated, f"p = {finding.p_value:.2g}", "", finding.verdict
-    return stated, _number(finding.lower_bound), _number(finding.ceiling), finding.verdict
+    verdict = finding.verdict if finding.could_refute else f"{finding.verdict} *"
+    return stated, _number(finding.lower_bound), _number(finding.ceiling), verdict
 
 
 def _number(value: float | None) -> str:

@@ -80,9 +80,10 @@ def from_run(folder: Path) -> list[Target]:
 
 
 def _budget(found: dict[str, Any], config: dict[str, Any]) -> tuple[float | None, float | None]:
-    stated = found.get("guarantee") or config.get("budget")
-    if isinstance(stated, dict) and stated.get("epsilon") is not None:
-        return float(stated["epsilon"]), float(stated.get("delta") or 0.0)
+    # The learner's own budget first: what the preparation of a stream has spent is in the run's guarantee as well.
+    for stated in (config.get("budget"), found.get("guarantee")):
+        if isinstance(stated, dict) and stated.get("epsilon") is not None:
+            return float(stated["epsilon"]), float(stated.get("delta") or 0.0)
     return None, None
 
 

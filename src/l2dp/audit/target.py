@@ -43,6 +43,17 @@ class Target:
         """The value of one option, given or by default."""
         return getattr(self.make(), name)
 
+    def to_json(self) -> dict[str, Any]:
+        """What was audited: enough to tell two audits apart."""
+        budget = self.option("budget") if self.has("budget") else None
+        return {
+            "learner": self.learner,
+            "variant": self.variant,
+            "epsilon": None if budget is None else budget.epsilon,
+            "delta": None if budget is None else budget.delta,
+            "options": dict(self.options),
+        }
+
     def has(self, name: str) -> bool:
         return any(field.name == name for field in fields(self.cls))
 

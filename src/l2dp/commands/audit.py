@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 
 from l2dp.commands.common import say, warn, words
+from l2dp.durable import make_folder
 from l2dp.errors import BadInput
 
 BEATEN = 1
@@ -35,8 +36,9 @@ def audit(
 ) -> None:
     """Tries to break a guarantee, and prints lower bounds on ε that no honest mechanism can fall under.
 
-    Nothing of yours is read: attacks run the learner, as configured, on small data made to be as bad as possible. A
-    bound is evidence against a guarantee, never for one. Exit code 1 if a guarantee with the status `proved` is beaten.
+    Nothing of yours is read: attacks run the shipped code with this budget, on small networks and data made to be as
+    bad as possible. A bound is evidence against a guarantee, never for one. Exit code 1 if a guarantee with the status
+    `proved` is beaten.
     """
     if level not in ("quick", "thorough"):
         raise BadInput(f"--level {level}: choose quick or thorough")
@@ -48,9 +50,12 @@ def audit(
     from l2dp.audit import audit as run_audit
     from l2dp.audit import page, settings
     from l2dp.audit.attacks import named
+    from l2dp.learners import LEARNERS
 
     torch.set_num_threads(1)  # many small runs: processes pay, threads do not
-    if Path(what).is_dir():
+    if out is not None:
+        make_folder(out)  # before an audit of minutes, not after
+    if Path(what).is_dir() and what not in LEARNERS:
         if epsilon is not None or delta is not None or option:
             raise BadInput(f"{what} has settings of its own; leave out --epsilon, --delta and -o")
         targets = settings.from_folder(Path(what))

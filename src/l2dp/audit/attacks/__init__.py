@@ -15,12 +15,14 @@ from l2dp.audit.attacks.floating_point import FloatingPoint
 from l2dp.audit.attacks.gradient_canaries import GradientCanaries, ReplayedCanaries
 from l2dp.audit.attacks.label_set import LabelSet
 from l2dp.audit.attacks.membership import Membership
+from l2dp.audit.attacks.one_gradient import OneGradient
 from l2dp.audit.attacks.one_run import OneRun
 from l2dp.audit.attacks.output_noise import OutputNoise
 from l2dp.audit.attacks.projection import Projection
 from l2dp.audit.attacks.quiet_layers import QuietLayers
 from l2dp.audit.attacks.rank import Rank
 from l2dp.audit.attacks.restarts import Restarts
+from l2dp.audit.attacks.returning import ReturningUser
 from l2dp.audit.attacks.sampler import Sampler
 from l2dp.audit.attacks.scatter import ScatterCanaries
 from l2dp.audit.attacks.two_batches import TwoBatches
@@ -39,7 +41,9 @@ ATTACKS: tuple[Attack, ...] = (
     WorstCase(),
     EachClass(),
     Cancellation(),
+    ReturningUser(),
     ScatterCanaries(),
+    OneGradient(),
     GradientCanaries(),
     ReplayedCanaries(),
     OneRun(),

@@ -113,17 +113,17 @@ class ReplayedCanaries(Attack):
                 )
                 course = door.open(given, STEPS, count if index == 0 else 1)
                 for _ in range(course.steps):
-                    own += _read(course.gradient(), count) if index == 0 else 0
+                    own += read(course.gradient(), count) if index == 0 else 0
                     if index > 0:
                         reference = course.reference()
-                        again += 0 if reference is None else _read(reference, count)
+                        again += 0 if reference is None else read(reference, count)
                 course.end()
             seen.append(torch.stack([own, again], dim=1).double().numpy())
             coins.append(members)
         return {self.NAME: Trials(np.concatenate(seen), np.concatenate(coins))}
 
 
-def _read(gradient: list[Tensor], count: int) -> Tensor:
+def read(gradient: list[Tensor], count: int) -> Tensor:
     """The part of a gradient along each canary."""
     moved = gradient[0][1] - gradient[0][0]
     return moved.view(count, BLOCK).sum(dim=1)

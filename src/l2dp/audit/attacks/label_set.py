@@ -5,19 +5,17 @@ from __future__ import annotations
 from typing import ClassVar
 
 import numpy as np
-import torch
 
-from l2dp.audit.attack import Attack, Level, elsewhere
-from l2dp.audit.attacks.membership import RECORDS, SHAPE, STEPS, clusters, small
-from l2dp.audit.canaries import rows_each
+from l2dp.audit.attack import Attack, Level
+from l2dp.audit.attacks.membership import RECORDS, SHAPE, STEPS, clusters, neighbour, small
 from l2dp.audit.decisions import Trials
 from l2dp.audit.target import Target
 from l2dp.learners import Plan, Setting
-from l2dp.streams.records import Space, Task
+from l2dp.streams.records import Space
 
 
 class LabelSet(Attack):
-    """Three labels are declared; the target is the only record of the third, or is not there.
+    """Three labels are declared; the target is the only record of the third, or is not there (or has another label).
 
     Names and shapes of the released tensors, and the whole numbers in them, must not depend on it: those are never
     noisy. The score counts them all.
@@ -28,21 +26,15 @@ class LabelSet(Attack):
     RUNS: ClassVar[dict[Level, int]] = {"quick": 200, "thorough": 400}
 
     def refusal(self, target: Target) -> str | None:
-        return elsewhere(target)
+        return None
 
     def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
         coins = rng.integers(0, 2, runs).astype(bool)
-        _, brought = rows_each(target)
         seen = []
         for member in coins:
             learner = small(target)
             learner.begin(Setting(Space(SHAPE, ("0", "1", "2")), RECORDS // 2, seed=0))
-            x, y = clusters(rng)
-            extra = brought if member else 0
-            train = torch.cat([x, torch.ones(extra, *SHAPE)]), torch.cat([y, torch.full((extra,), 2)])
-            users = torch.arange(len(train[0])).clamp(max=RECORDS)
-            task = Task.from_tensors("task", train, (x, y), users, (0, 1, 2), declared_size=RECORDS)
-            learner.learn(task, Plan(STEPS, RECORDS // 2))
+            learner.learn(neighbour(target, 0, clusters(rng), bool(member), 3), Plan(STEPS, RECORDS // 2))
             total = 0.0
             for name, tensor in learner.release().items():
                 whole = 0.0 if tensor.is_floating_point() else float(tensor.sum())

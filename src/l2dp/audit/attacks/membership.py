@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,8 @@ LOSS, RATIO = "membership by loss", "membership by likelihood ratio"
 
 
 class Membership(Attack):
-    """Two small tasks, learned as always; the target is a mislabelled outlier in the first, or is not there.
+    """Two small tasks, learned as always; the target is a mislabelled outlier in the first, or is not there (or another
+    record is there instead, where the guarantee is about replacing one).
 
     The adversary is the paper's: it holds all versions θ¹ … θᵐ together and computes the target's loss under each. One
     reading adds the losses up (Yeom et al. 2018), the other weighs them by a likelihood ratio fitted on the first
@@ -30,7 +32,7 @@ class Membership(Attack):
     NAME: ClassVar[str] = "membership"
     NAMES: ClassVar[tuple[str, ...]] = (LOSS, RATIO)
     THREAT: ClassVar[str] = "scores of the target under all versions θ¹ … θᵐ"
-    RUNS: ClassVar[dict[Level, int]] = {"quick": 100, "thorough": 300}
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 150, "thorough": 400}
     JOBS: ClassVar[int] = 2
 
     def refusal(self, target: Target) -> str | None:
@@ -45,15 +47,10 @@ class Membership(Attack):
         learner = small(target)
         space = Space(SHAPE, ("0", "1"))
         learner.begin(Setting(space, RECORDS // 2, seed=0))
-        _, brought = rows_each(target)
         outlier, label = torch.ones(1, *SHAPE), torch.tensor([0])
         found = []
         for index in range(TASKS):
-            x, y = clusters(rng)
-            extra = brought if member and index == 0 else 0
-            train = torch.cat([x, outlier.expand(extra, *SHAPE)]), torch.cat([y, label.expand(extra)])
-            users = torch.arange(len(train[0])).clamp(max=RECORDS) + index * (RECORDS + 1)
-            task = Task.from_tensors(f"task {index}", train, (x, y), users, (0, 1), declared_size=RECORDS)
+            task = neighbour(target, index, clusters(rng), member if index == 0 else None)
             learner.learn(task, Plan(STEPS, RECORDS // 2))
             learner.settle()
             losses = F.cross_entropy(learner.released_scores(outlier).double(), label)
@@ -66,6 +63,31 @@ def clusters(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     y = rng.integers(0, 2, RECORDS)
     x = np.clip(0.5 * (2 * y - 1)[:, None, None] + 0.1 * rng.standard_normal((RECORDS, *SHAPE)), -1, 1)
     return torch.from_numpy(x.astype(np.float32)), torch.from_numpy(y)
+
+
+@functools.cache
+def replaces(target: Target) -> bool:
+    """Whether the guarantee is about replacing a unit, and not about adding or removing one."""
+    learner = small(target)
+    learner.begin(Setting(Space(SHAPE, ("0", "1")), RECORDS // 2, seed=0))
+    return learner.guarantee.adjacency == "replace"
+
+
+def neighbour(
+    target: Target, index: int, data: tuple[torch.Tensor, torch.Tensor], member: bool | None, labels: int = 2
+) -> Task:
+    """A task of these records with the target in it or out, as neighbours of the stated guarantee differ.
+
+    None: a task that is the same in both worlds. The target lies in the corner of class 1 with label 0, or with the
+    last label if there are more than two. Where a unit is replaced, an ordinary record takes its place.
+    """
+    x, y = data
+    _, brought = rows_each(target)
+    extra = brought if member or (member is False and replaces(target)) else 0
+    place, label = (1.0, 0 if labels == 2 else labels - 1) if member else (-0.5, 0)
+    train = torch.cat([x, torch.full((extra, *SHAPE), place)]), torch.cat([y, torch.full((extra,), label)])
+    users = torch.arange(len(train[0])).clamp(max=RECORDS) + index * (RECORDS + 1)
+    return Task.from_tensors(f"task {index}", train, data, users, tuple(range(labels)), declared_size=RECORDS)
 
 
 def small(target: Target) -> Learner:

@@ -24,7 +24,7 @@ class ScatterCanaries(Attack):
 
     NAME: ClassVar[str] = "scatter"
     THREAT: ClassVar[str] = "the released scatter matrix; everything but the presence of one unit"
-    RUNS: ClassVar[dict[Level, int]] = {"quick": 150_000, "thorough": 400_000}
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 300_000, "thorough": 400_000}
 
     def refusal(self, target: Target) -> str | None:
         if only_replay(target) is None and target.option("budget").delta == 0:

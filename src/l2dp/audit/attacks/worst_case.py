@@ -52,7 +52,7 @@ class WorstCase(Attack):
         pure = target.option("budget").delta == 0
         allowed, brought = rows_each(target)
         if brought > 1:
-            runs = max(40, runs // 10)  # the ledger books every user of every task, which takes its time
+            runs = max(40, runs // 4)  # the ledger books every user of every task, which takes its time
         count = min(AT_ONCE, runs)
         seen, coins = [], []
         for members, found in class_sums(target, count, math.ceil(runs / count), rng):
