@@ -241,8 +241,12 @@ def run(
         noise = parallel.SharedNoise(noise)
         if not vars(type(learner)).get("PARALLEL"):
             raise BadInput(f"{type(learner).NAME} cannot share a run with other processes; start it without torchrun")
-        if min(plan.batch_size for plan in plans) < parallel.size():
-            raise BadInput(f"a batch must have a record for each of {parallel.size()} processes; raise --batch-size")
+        batches = [plan.batch_size for plan in plans] + [getattr(learner, "reference_batch", parallel.size())]
+        if min(batches) < parallel.size():
+            raise BadInput(
+                f"a batch must have a record for each of {parallel.size()} processes; raise --batch-size, and "
+                "-o reference_batch where there is one"
+            )
     setting = Setting(
         stream.space,
         max(plan.batch_size for plan in plans),

@@ -35,6 +35,8 @@ class ScatterCanaries(Attack):
         target = target.having(target.variant, scatter_share=SHARE, head_share=0.0, head="experts")
         clip = float(target.option("residual_clip"))
         allowed, brought = rows_each(target)
+        if brought > 1:
+            runs = max(40, runs // 3)  # the ledger books every user of every task, which takes its time
         door = boundary(target, Space((WIDTH,), ("0", "1")))
         seen, coins = [], []
         for call in range(math.ceil(runs / WIDTH)):
