@@ -73,3 +73,17 @@ def test_the_commands_of_the_page_work(example: Path) -> None:
     assert result["config"]["learner"]["replay_batch"] == 20
     assert result["guarantee"]["status"] == "none"
     assert result["average_accuracy"][1] > 0.7
+
+
+def test_the_attacks_on_the_page_are_the_recorded_ones() -> None:
+    root = PAGE.parent.parent
+    page = (root / "docs" / "is-l2dp-ml-private.md").read_text("utf-8")
+    found = json.loads((root / "results" / "audit" / "l2dp-ml" / "audit.json").read_text("utf-8"))
+    tried = [one for one in found["findings"] if one["verdict"] != "not applicable"]
+    assert len(tried) == 12
+    for one in tried:
+        guesses = f"{one['right']} / {one['decided']} / {one['bounded_on']}"
+        assert (
+            f"| {one['attack']} | {one['threat_model']} | {guesses} | {one['lower_bound']:.2f} | {one['ceiling']:.2f} | "
+            f"{one['verdict']} |"
+        ) in page
