@@ -24,15 +24,15 @@ WRONG = 40.0
 
 
 class GradientCanaries(Attack):
-    """All answers about one task of private-replay: class sums, and the noisy gradients of its head.
+    """All answers about one task of private-replay: class sums, the scatter where there is one, and noisy gradients.
 
     Canary i has feature i alone, and at the weights that the attacker asks for it is predicted wrongly for sure. Its
-    gradient lies in row i of every noisy gradient. The score weighs class sum and gradients together by a likelihood
-    ratio that is fitted on the first half, so it tests the composition and not its parts.
+    gradient lies in row i of every noisy gradient, its square in entry (i, i) of the scatter. The score weighs all of
+    them together by a likelihood ratio that is fitted on the first half: it tests the composition and not its parts.
     """
 
     NAME: ClassVar[str] = "gradient canaries"
-    THREAT: ClassVar[str] = "class sums and every noisy gradient of a task, at weights of the attacker's choice"
+    THREAT: ClassVar[str] = "everything that a task releases; its noisy gradients at weights of the attacker's choice"
     RUNS: ClassVar[dict[Level, int]] = {"quick": 50_000, "thorough": 60_000}
 
     def refusal(self, target: Target) -> str | None:
@@ -46,6 +46,7 @@ class GradientCanaries(Attack):
         steps = int(target.option("steps"))
         count = min(CANARIES, runs)
         door = boundary(target, Space((count,), ("0", "1")))
+        scatters = door.noise_for(count * allowed)[0].scatter is not None
         weight = torch.tensor([-WRONG, WRONG]).expand(count, 2).contiguous()
         seen, coins = [], []
         for call in range(math.ceil(runs / count)):
@@ -53,12 +54,15 @@ class GradientCanaries(Attack):
             who = ids.repeat_interleave(brought)
             x, y = torch.eye(count)[who], torch.zeros(len(who), dtype=torch.int64)
             session = door.open(task(f"{call}", x, y, who, 2, count * allowed, call * (count + 1)), call)
-            sums = session.class_sums(longer, count).sums[0]
+            columns = [session.class_sums(longer, count).sums[0]]
+            if scatters:
+                columns.append(session.scatter(longer, torch.zeros(2, count)).matrix.diagonal())
             gradient = session.head(longer)
             total = torch.zeros(count, 2)
             for _ in range(steps):
                 total += gradient(weight)
-            seen.append(torch.stack([sums, total[:, 1] - total[:, 0]], dim=1).double().numpy())
+            columns.append(total[:, 1] - total[:, 0])
+            seen.append(torch.stack(columns, dim=1).double().numpy())
             coins.append(members)
         return {self.NAME: Trials(np.concatenate(seen), np.concatenate(coins))}
 
