@@ -360,7 +360,7 @@ def test_columns_by_name(tmp_path):
     path = write_csv(tmp_path / "s.csv", "who,t,ax,ay,az", "a,5,1,2,3")
     names = {"user": "who", "time": "t", "x": "ax", "y": "ay", "z": "az"}
     assert samples(path, Dialect(columns=names)).collect().row(0) == ("a", 5, 1, 2, 3)
-    with pytest.raises(BadInput, match="no column 'user', only who, t"):
+    with pytest.raises(BadInput, match="no column 'user', only 'who', 't'"):
         samples(path, Dialect())
 
 
