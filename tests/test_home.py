@@ -381,6 +381,24 @@ def test_an_old_format_is_migrated(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert json.loads((place.path / "home.json").read_text())["format"] == declared.FORMAT
 
 
+def test_a_home_of_the_first_format_goes_on(tmp_path: Path) -> None:
+    """It did not say what its ε is worth, and its tasks noted a digest without that."""
+    place = home(tmp_path)
+    place.learn(table(tmp_path, 1), "one")
+    found = json.loads((place.path / "home.json").read_text())
+    assert found.pop("status") == "proved"
+    (place.path / "home.json").write_text(json.dumps(found | {"format": 1}))
+    again = l2dp.open(place.path)
+    assert again.declared == place.declared
+    assert again.verify() == []
+    again.learn(table(tmp_path, 2), "two")
+    assert json.loads((place.path / "home.json").read_text())["status"] == "proved"
+    assert again.verify() == []
+    # Of somebody else's learner nobody had proved anything.
+    (place.path / "home.json").write_text(json.dumps(found | {"format": 1, "learner": "mine.py:Mine"}))
+    assert l2dp.open(place.path).declared.guarantee.status == "claimed"
+
+
 # --- tampering --------------------------------------------------------------------------------------------
 
 

@@ -16,9 +16,16 @@ from l2dp.errors import BadInput
 if TYPE_CHECKING:
     from l2dp.streams.schema import Schema
 
-FORMAT = 1
+FORMAT = 2
 """The version of a home's files. An older home is migrated when it is opened for writing, a newer one refused."""
-MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {}
+
+
+def _with_status(found: dict[str, Any]) -> dict[str, Any]:
+    """The first format did not say what a learner's ε is worth; only that of our own was proved."""
+    return {"status": "proved" if found.get("learner") == "private-replay" else "claimed"} | found
+
+
+MIGRATIONS: dict[int, Callable[[dict[str, Any]], dict[str, Any]]] = {1: _with_status}
 """What turns `home.json` of one version into the next."""
 FILE = "home.json"
 
@@ -72,6 +79,8 @@ class Declared:
     def digest(self) -> str:
         """Of all that never changes: what every task notes, so that a changed declaration is found."""
         fixed = asdict(self) | {"schema": {k: v for k, v in self.schema.items() if k != "labels"}}
+        if self.status == "proved":  # tasks of the first format noted a digest without it
+            del fixed["status"]
         return hashlib.sha256(json.dumps(fixed, sort_keys=True).encode()).hexdigest()
 
     def save(self, folder: Path) -> None:
