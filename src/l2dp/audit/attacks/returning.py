@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from l2dp.audit.attack import Attack, Level, only_replay
-from l2dp.audit.attacks.worst_case import directions, whole_budget
+from l2dp.audit.attacks.worst_case import optimal, whole_budget
 from l2dp.audit.canaries import boundary, longer, rows_each
 from l2dp.audit.decisions import Trials
 from l2dp.audit.target import Target
@@ -38,10 +38,8 @@ class ReturningUser(Attack):
         return None if target.option("protects") == "user" else "a record is in one task only"
 
     def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
-        budget = target.option("budget")
-        each = budget.epsilon / PAID
+        each = target.option("budget").epsilon / PAID
         target = whole_budget(target).having(target.variant, per_task_epsilon=each, exhausted="drop")
-        direction, weight = directions(target)
         allowed, brought = rows_each(target)
         count = min(AT_ONCE, runs)
         space = Space((1,), tuple(map(str, range(count + 1))))  # the last class is the bystander's
@@ -57,13 +55,7 @@ class ReturningUser(Attack):
                 records = torch.ones(len(labels), 1), labels
                 classes = tuple(range(count + 1))
                 given = Task.from_tensors(f"{visit}", records, records, users, classes, declared_size=count * allowed)
-                found = door.open(given, visit).class_sums(longer, 1)
-                sums = np.stack([found.sums[:-1, 0].numpy() * direction[0], found.counts[:-1].numpy() * weight], axis=1)
-                if budget.delta == 0:
-                    score = np.linalg.norm(sums, axis=1) - np.linalg.norm(sums - allowed * direction, axis=1)
-                else:
-                    score = sums @ direction
-                columns.append(score)
-            seen.append(np.stack(columns, axis=1).astype(np.float64))
+                columns.append(optimal(target, door.open(given, visit).class_sums(longer, 1))[:-1])
+            seen.append(np.stack(columns, axis=1))
             coins.append(members)
         return {self.NAME: Trials(np.concatenate(seen), np.concatenate(coins))}

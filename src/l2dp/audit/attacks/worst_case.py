@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -29,13 +29,26 @@ def directions(target: Target) -> tuple[Floats, float]:
     return np.array([math.sqrt(1 - weight**2), weight]), weight
 
 
+def optimal(target: Target, found: Any) -> Floats:
+    """For every class, how much likelier its released sum and count are with a unit of the longest records in it.
+
+    Up to a rising function: the projection on what the unit adds for Gaussian noise; for K-norm noise, whose density
+    falls like e^{−‖z‖/b}, it is ‖s‖ − ‖s − v‖.
+    """
+    direction, weight = directions(target)
+    sums = np.stack([found.sums[:, 0].numpy() * direction[0], found.counts.numpy() * weight], axis=1)
+    if target.option("budget").delta > 0:
+        return np.asarray(sums @ direction, dtype=np.float64)
+    moved = rows_each(target)[0] * direction
+    return np.asarray(np.linalg.norm(sums, axis=1) - np.linalg.norm(sums - moved, axis=1), dtype=np.float64)
+
+
 class WorstCase(Attack):
     """Class sums in two dimensions (one feature and the count), every class with one record or none.
 
     Noise of classes is independent, so one call with thousands of classes is as many trials. The optimal test knows the
-    law of the noise: for Gaussian noise the score is the projection on the record, for the K-norm mechanism, whose
-    density falls like e^{−‖z‖/b}, it is ‖s‖ − ‖s − v‖. A user brings more records than may count, and features are a
-    thousand times too long, so a boundary that forgets to cut is found out.
+    law of the noise. A user brings more records than may count, and features are a thousand times too long, so a
+    boundary that forgets to cut is found out.
     """
 
     NAME: ClassVar[str] = "worst-case neighbour"
@@ -48,17 +61,11 @@ class WorstCase(Attack):
 
     def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
         target = whole_budget(target)
-        direction, weight = directions(target)
-        pure = target.option("budget").delta == 0
-        allowed, brought = rows_each(target)
-        if brought > 1:
+        if rows_each(target)[1] > 1:
             runs = max(40, runs // 4)  # the ledger books every user of every task, which takes its time
         count = min(AT_ONCE, runs)
         seen, coins = [], []
         for members, found in class_sums(target, count, math.ceil(runs / count), rng):
-            sums = np.stack([found.sums[:, 0].numpy() * direction[0], found.counts.numpy() * weight], axis=1)
-            moved = allowed * direction
-            score = np.linalg.norm(sums, axis=1) - np.linalg.norm(sums - moved, axis=1) if pure else sums @ direction
-            seen.append(score.astype(np.float64))
+            seen.append(optimal(target, found))
             coins.append(members)
         return {self.NAME: Trials(np.concatenate(seen), np.concatenate(coins))}
