@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -96,7 +97,10 @@ def _accuracy(axes: Axes, found: Json) -> None:
         bars = deviations if len(row["seeds"]) > 1 else None
         label = f"{row['label']} — {row['guarantee']}"
         axes.errorbar(tasks, means, yerr=bars, label=label, capsize=2, linewidth=1.6, **_style(index))
-    axes.set_ylim(0, 100)
+    highest = max(
+        (100 * value for row in found["rows"] for value in row.get("curve", []) if value is not None), default=100
+    )
+    axes.set_ylim(0, 100 if highest > 50 else 10 * math.ceil(highest / 10 + 0.5))
     axes.locator_params(axis="x", integer=True)
     axes.set_xlabel("number of tasks")
     axes.set_ylabel("average accuracy (%)")
