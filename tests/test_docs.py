@@ -85,3 +85,16 @@ def test_the_attacks_on_the_page_are_the_recorded_ones() -> None:
         guesses = f"{one['right']} / {one['decided']} / {one['bounded_on']}"
         bounds = f"{one['lower_bound']:.2f} | {one['ceiling']:.2f}"
         assert f"| {one['attack']} | {one['threat_model']} | {guesses} | {bounds} | {one['verdict']} |" in page
+
+
+@pytest.mark.parametrize("name", ["private-replay-quick", "private-replay-thorough", "naive-gaussian"])
+def test_the_audits_on_the_page_are_the_recorded_ones(name: str) -> None:
+    root = PAGE.parent.parent
+    page = (root / "docs" / "audit.md").read_text("utf-8")
+    path = f"results/audit/{name}/audit.json"
+    found = json.loads((root / path).read_text("utf-8"))
+    tried = [one for one in found["findings"] if one["verdict"] != "not applicable"]
+    best = max((one for one in tried if one["lower_bound"] is not None), key=lambda one: one["lower_bound"])
+    assert found["verdict"] == "holds so far"
+    said = f"`{path}`) | {found['seconds']:.0f} s | {len(tried)} | {best['lower_bound']:.2f}, {best['attack']}"
+    assert said in page
