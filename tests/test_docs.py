@@ -98,3 +98,16 @@ def test_the_audits_on_the_page_are_the_recorded_ones(name: str) -> None:
     assert found["verdict"] == "holds so far"
     said = f"`{path}`) | {found['seconds']:.0f} s | {len(tried)} | {best['lower_bound']:.2f}, {best['attack']}"
     assert said in page
+
+
+def test_the_soak_on_the_page_is_the_recorded_one() -> None:
+    root = PAGE.parent.parent
+    page = (root / "docs" / "home.md").read_text("utf-8")
+    homes = json.loads((root / "results" / "home" / "soak.json").read_text("utf-8"))["homes"]
+    cells = []
+    for lines in (homes["a head for every task"], homes["one network of fixed size"]):
+        spent = [1000 * line["cpu_seconds_per_task"] for line in lines]
+        cells.append(f"{sum(spent[:5]) / 5:.0f} ms, {sum(spent[-5:]) / 5:.0f} ms")
+        assert f"{lines[0]['memory_mb']:.0f} MB, {lines[-1]['memory_mb']:.0f} MB" in page
+        assert f"{lines[0]['state_bytes_per_task']:,.0f}, {lines[-1]['state_bytes_per_task']:,.0f}" in page
+    assert f"first and last 250 tasks | {cells[0]} | {cells[1]} |" in page

@@ -168,6 +168,7 @@ class Fingerprints:
                 )
             self._segments = [Segment(**part) for part in found["segments"]]
             self._tasks = {str(name): int(count) for name, count in found["tasks"]}
+            self._numbers = {name: number for number, name in enumerate(self._tasks, 1)}
             self._excluded = int(found["excluded"])
         except (OSError, KeyError, TypeError, ValueError, AttributeError) as error:
             raise BadInput(f"{self._manifest} is damaged ({error}); restore it from a backup") from error
@@ -255,8 +256,6 @@ class Fingerprints:
 
     def _number(self, task: str) -> int:
         """A task's number; a new one gets the next."""
-        if len(self._numbers) != len(self._tasks):
-            self._numbers = {name: number for number, name in enumerate(self._tasks, 1)}
         return self._numbers.get(task, len(self._tasks) + 1)
 
     def _mask(self, rows: NDArray[np.int64], size: int) -> Mask:

@@ -208,13 +208,9 @@ def audit(
 
 def promised(target: Target) -> Stated | None:
     """The guarantee that a target states once it has begun."""
-    from l2dp.audit.attacks.membership import SHAPE, small
-    from l2dp.learners import Setting
-    from l2dp.streams.records import Space
+    from l2dp.audit.attacks.membership import begun
 
-    learner = small(target)
-    learner.begin(Setting(Space(SHAPE, ("0", "1")), 12))
-    return Stated.of(learner.guarantee)
+    return Stated.of(begun(target).guarantee)
 
 
 def _refusal(attack: Attack, target: Target, stated: Stated | None) -> str | None:

@@ -21,6 +21,8 @@ from l2dp.sweeps import Request
 SIGNIFICANT = 0.05
 Results = Mapping[str, dict[str, Any]]
 Json = dict[str, Any]
+Pairs = list[tuple[int, float, float]]
+"""After how many tasks, and what two rows have there."""
 
 
 def outcome(experiment: Experiment, results: Results) -> Json:
@@ -171,10 +173,6 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
     higher = found["mean_difference"] > 0
     agree = all((math.fsum(a - b for _, a, b in pairs) > 0) == higher for pairs in each)
     return found | {"verdict": _judged(found["p_paired"], agree, higher)}
-
-
-Pairs = list[tuple[int, float, float]]
-"""After how many tasks, and the two rows there."""
 
 
 def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from l2dp.audit.attack import Attack, Level, only_replay
-from l2dp.audit.attacks.worst_case import directions, whole_budget
+from l2dp.audit.attacks.worst_case import optimal, whole_budget
 from l2dp.audit.canaries import class_sums
 from l2dp.audit.decisions import Trials
 from l2dp.audit.target import Target
@@ -30,11 +30,10 @@ class EachClass(Attack):
 
     def trials(self, target: Target, runs: int, rng: np.random.Generator) -> dict[str, Trials]:
         target = whole_budget(target)
-        direction, weight = directions(target)
         calls = max(1, runs // CLASSES)
         seen, coins = np.empty((calls, CLASSES)), np.empty((calls, CLASSES), dtype=bool)
         for call, (members, found) in enumerate(class_sums(target, CLASSES, calls, rng)):
-            seen[call] = found.sums[:, 0].numpy() * direction[0] ** 2 + found.counts.numpy() * weight**2
+            seen[call] = optimal(target, found)
             coins[call] = members
         places = np.tile(np.arange(CLASSES), calls)
         return {self.NAME: Trials(seen.ravel(), coins.ravel(), places=places)}

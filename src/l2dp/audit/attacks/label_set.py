@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 
 from l2dp.audit.attack import Attack, Level
-from l2dp.audit.attacks.membership import RECORDS, SHAPE, STEPS, clusters, neighbour, small
+from l2dp.audit.attacks.membership import RECORDS, STEPS, begun, clusters, neighbour
 from l2dp.audit.decisions import Trials
 from l2dp.audit.target import Target
-from l2dp.learners import Plan, Setting
-from l2dp.streams.records import Space
+from l2dp.learners import Plan
+
+LABELS = 3
 
 
 class LabelSet(Attack):
@@ -32,9 +33,8 @@ class LabelSet(Attack):
         coins = rng.integers(0, 2, runs).astype(bool)
         seen = []
         for member in coins:
-            learner = small(target)
-            learner.begin(Setting(Space(SHAPE, ("0", "1", "2")), RECORDS // 2, seed=0))
-            learner.learn(neighbour(target, 0, clusters(rng), bool(member), 3), Plan(STEPS, RECORDS // 2))
+            learner = begun(target, LABELS)
+            learner.learn(neighbour(target, 0, clusters(rng), bool(member), LABELS), Plan(STEPS, RECORDS // 2))
             total = 0.0
             for name, tensor in learner.release().items():
                 whole = 0.0 if tensor.is_floating_point() else float(tensor.sum())

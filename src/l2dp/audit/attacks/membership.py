@@ -44,9 +44,7 @@ class Membership(Attack):
         return {LOSS: Trials(-losses.sum(axis=1), coins), RATIO: Trials(-losses, coins)}
 
     def _losses(self, target: Target, member: bool, rng: np.random.Generator) -> np.ndarray:
-        learner = small(target)
-        space = Space(SHAPE, ("0", "1"))
-        learner.begin(Setting(space, RECORDS // 2, seed=0))
+        learner = begun(target)
         outlier, label = torch.ones(1, *SHAPE), torch.tensor([0])
         found = []
         for index in range(TASKS):
@@ -68,9 +66,7 @@ def clusters(rng: np.random.Generator) -> tuple[torch.Tensor, torch.Tensor]:
 @functools.cache
 def replaces(target: Target) -> bool:
     """Whether the guarantee is about replacing a unit, and not about adding or removing one."""
-    learner = small(target)
-    learner.begin(Setting(Space(SHAPE, ("0", "1")), RECORDS // 2, seed=0))
-    return learner.guarantee.adjacency == "replace"
+    return begun(target).guarantee.adjacency == "replace"
 
 
 def neighbour(
@@ -99,3 +95,10 @@ def small(target: Target) -> Learner:
         extra |= {"features": "pixels", "project": None, "steps": 4}
         extra |= {"width": 16, "replay_steps": 8, "replay_batch": 32}
     return target.make(**extra)
+
+
+def begun(target: Target, labels: int = 2) -> Learner:
+    """The small learner, ready for its first task; it states its guarantee from here on."""
+    learner = small(target)
+    learner.begin(Setting(Space(SHAPE, tuple(map(str, range(labels)))), RECORDS // 2, seed=0))
+    return learner

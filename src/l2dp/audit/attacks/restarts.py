@@ -8,11 +8,10 @@ import numpy as np
 from torch import Tensor
 
 from l2dp.audit.attack import Attack, Level, elsewhere
-from l2dp.audit.attacks.membership import RECORDS, SHAPE, STEPS, clusters, neighbour, small
+from l2dp.audit.attacks.membership import RECORDS, STEPS, begun, clusters, neighbour
 from l2dp.audit.decisions import Trials
 from l2dp.audit.target import Target
-from l2dp.learners import Learner, Plan, Setting, State
-from l2dp.streams.records import Space
+from l2dp.learners import Plan, State
 
 LOOKED_AT = 24
 
@@ -41,12 +40,12 @@ class Restarts(Attack):
         return {self.NAME: Trials(np.stack(seen), coins)}
 
     def _both(self, target: Target, member: bool, data: list[tuple[Tensor, Tensor]]) -> np.ndarray:
-        first, saved = _begun(target), neighbour(target, 0, data[0], None)
+        first, saved = begun(target), neighbour(target, 0, data[0], None)
         first.learn(saved, Plan(STEPS, RECORDS // 2))
         state, episode = first.state(), first.episode(0)
         shown = []
         for present in (member, None):
-            again = _begun(target)
+            again = begun(target)
             tensors = {name: tensor.clone() for name, tensor in state.tensors.items()}
             again.restore(State(tensors, state.meta), [episode], [saved])
             before = _numbers(again.release())
@@ -55,12 +54,6 @@ class Restarts(Attack):
             shown.append(after[len(before) :] if len(after) > len(before) else after)
         numbers = [part[np.linspace(0, len(part) - 1, min(LOOKED_AT, len(part))).astype(int)] for part in shown]
         return np.concatenate(numbers)
-
-
-def _begun(target: Target) -> Learner:
-    learner = small(target)
-    learner.begin(Setting(Space(SHAPE, ("0", "1")), RECORDS // 2, seed=0))
-    return learner
 
 
 def _numbers(release: dict[str, Tensor]) -> np.ndarray:
