@@ -7,6 +7,7 @@ import http.client
 import json
 import math
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,6 +22,7 @@ from hypothesis import strategies as st
 import homes
 from browser import chromium
 from l2dp import cli
+from l2dp.audit import settings as audited
 from l2dp.commands.report import _page, home_page
 from l2dp.report.server import Server, is_loopback
 from l2dp.report.statement import success
@@ -43,6 +45,7 @@ def place(tmp_path_factory):
             finding("worst case <i>", "holds so far", 0.71, 1.9),
             finding("rank", "not applicable", None, None),
         ],
+        "targets": [target.to_json() for target in audited.from_home(home.path)],
     }  # fmt: skip
     (home.path / "audits" / "one").mkdir(parents=True)
     (home.path / "audits" / "one" / "audit.json").write_text(json.dumps(audit))
@@ -187,6 +190,53 @@ def test_the_statement_says_what_the_release_says(place, tmp_path, capsys):
     assert "1 attacks at the quick level on private-replay: holds so far." in text
     assert "0.710 at 95 % (worst case &lt;i&gt;), against a stated ε=1 proved" in text
     assert "never prove one" in text
+
+
+def stated(place, tmp_path, **changed):
+    """The text of a statement with an audit that differs in some keys."""
+    kept = json.loads((place.path / "audits" / "one" / "audit.json").read_text())
+    (tmp_path / "audit.json").write_text(json.dumps(kept | changed))
+    out = tmp_path / "statement.html"
+    code = run("statement", str(place.path.parent / "newest"), "--audit", str(tmp_path), "--out", str(out))
+    return code, out.read_text("utf-8") if out.exists() else ""
+
+
+def test_an_audit_of_the_same_settings_speaks_for_the_release(place, tmp_path):
+    code, text = stated(place, tmp_path)
+    assert code == 0
+    assert "not for this release" not in text
+
+
+def test_an_audit_of_other_settings_says_so(place, tmp_path):
+    (one,) = audited.from_home(place.path)
+    user = one.having(protects="user", per_user=3)
+    code, text = stated(place, tmp_path, targets=[user.to_json()])
+    assert code == 0
+    assert "protects user instead of record" in text
+    assert "not for this release" in text
+    code, text = stated(place, tmp_path, targets=[one.to_json() | {"epsilon": 4.0}])
+    assert "Budget(epsilon=4.0, delta=0.0) instead of Budget(epsilon=1.0, delta=0.0)" in text
+    assert "not for this release" in stated(place, tmp_path, targets=[])[1]
+    # Of several settings the release's own is enough.
+    assert "not for this release" not in stated(place, tmp_path, targets=[user.to_json(), one.to_json()])[1]
+
+
+def test_an_audit_of_another_learner_or_of_nothing_known_is_refused(place, tmp_path, capsys):
+    code, text = stated(place, tmp_path, learner="naive-gaussian")
+    assert (code, text) == (2, "")
+    assert "the audit is of naive-gaussian, the release was made by private-replay" in capsys.readouterr().err
+    for targets in ([1], [{}], 3, [{"learner": "private-replay", "epsilon": "x", "delta": 0, "options": {}}]):
+        assert stated(place, tmp_path, targets=targets) == (2, "")
+        assert "audit again or leave it out" in capsys.readouterr().err
+
+
+def test_the_command_in_a_release_audits_its_settings(place):
+    command = json.loads((place.path.parent / "newest" / "privacy.json").read_text())["audit"]["command"]
+    assert command.startswith("l2dp audit private-replay --epsilon 1.0 --delta 0.0 ")
+    words = dict(word.split("=", 1) for word in shlex.split(command)[7:] if word != "-o")
+    (target,) = audited.targets("private-replay", 1.0, 0.0, words)
+    about = json.loads((place.path.parent / "newest" / "release.json").read_text())
+    assert target.make().config() == audited.from_release(about, "record").make().config()
 
 
 def test_a_changed_release_gets_no_statement(place, tmp_path, capsys):

@@ -10,6 +10,7 @@ from l2dp.audit.target import Options, Target, word
 from l2dp.durable import read_json
 from l2dp.errors import BadInput
 from l2dp.learners import PrivateReplay, find
+from l2dp.store import declared
 
 PER_USER = 3
 
@@ -45,17 +46,40 @@ def from_folder(folder: Path) -> list[Target]:
 
 def from_home(folder: Path) -> list[Target]:
     """The learner of a home, with the budget, unit and options that were declared when it was made."""
-    found = read_json(folder / "home.json")
+    found = declared.load(folder)
+    if found.insecure_noise_seed is not None:
+        raise BadInput(f"{folder} draws insecure noise: it states no guarantee, so there is none to audit")
+    return [Target(found.learner, found.epsilon, found.delta, tuple(sorted(found.settings.items())), "as declared")]
+
+
+def from_release(about: dict[str, Any], unit: str) -> Target:
+    """The learner that made a release, from its `release.json`; older ones do not hold all settings."""
+    words = about.get("settings") or {**about["options"], "protects": unit}
+    budget = about["budget"]
+    return Target(about["learner"], budget["epsilon"], budget["delta"], tuple(sorted(words.items())), "as released")
+
+
+def other_than(audit: dict[str, Any], release: Target) -> str | None:
+    """What an audit (`audit.json`) attacked, where that is not what made a release; None: the very same settings."""
+    if "targets" not in audit:
+        return "It does not say which settings were attacked"
     try:
-        if found["insecure_noise_seed"] is not None:
-            raise BadInput(f"{folder} draws insecure noise: it states no guarantee, so there is none to audit")
-        options = {**found["options"], "protects": found["unit"], "per_user": word(found["per_user"])}
-        if found["per_task_epsilon"] is not None:
-            options["per_task_epsilon"] = word(float(found["per_task_epsilon"]))
-        budget = float(found["epsilon"]), float(found["delta"])
-        return [Target(found["learner"], *budget, tuple(sorted(options.items())), "as declared")]
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{folder / 'home.json'} is not in the format of a home ({error!r})") from error
+        ours = release.make().config()
+        distances = [_differing(target, ours) for target in audit["targets"]]
+    except (AttributeError, KeyError, TypeError, ValueError) as flaw:
+        raise BadInput(f"the audit does not say what it attacked ({flaw!r}); audit again or leave it out") from None
+    nearest = min(distances, key=len, default=None)
+    if nearest is None:
+        return "It attacked nothing"
+    return None if not nearest else f"It attacked other settings than this release was made with: {', '.join(nearest)}"
+
+
+def _differing(target: dict[str, Any], ours: dict[str, Any]) -> list[str]:
+    made = Target(target["learner"], target["epsilon"], target["delta"], tuple(sorted(target["options"].items())))
+    theirs = made.make().config()
+    return [
+        f"{name} {theirs.get(name)} instead of {value}" for name, value in ours.items() if theirs.get(name) != value
+    ]
 
 
 def from_run(folder: Path) -> list[Target]:

@@ -135,18 +135,20 @@ class LinearGradients:
 
     def _over_users(self, weight: Tensor, chosen: Tensor) -> Tensor:
         total = torch.zeros_like(weight.T, dtype=torch.float64)
+        if not len(chosen):
+            return total.T
+        most, (width, classes) = int(self._counts.max()), weight.shape
         # A user's gradient has to be held to be cut. Few at a time, and added up in float64: a float32 sum of
         # thousands of equal terms loses the next one.
-        for some in chosen.split(max(1, min(USERS, HELD // weight.numel()))):
-            counts = self._counts[some]
-            owner = torch.arange(len(some), device=some.device).repeat_interleave(counts)
-            mine = torch.arange(len(owner), device=some.device)
-            mine += (self._starts[some] - counts.cumsum(0) + counts)[owner]
-            rows = self._rows[mine]
-            errors = self._errors(rows, self._labels[mine], weight)
-            held = torch.zeros(len(some), *weight.T.shape, device=weight.device)
-            held.index_add_(0, owner, errors.unsqueeze(2) * rows.unsqueeze(1))
-            held = held.flatten(1)
+        for some in chosen.split(max(1, min(USERS, HELD // (width * max(classes, most))))):
+            places = torch.arange(most, device=some.device)
+            mine = self._starts[some].unsqueeze(1) + places
+            absent = places >= self._counts[some].unsqueeze(1)
+            mine[absent] = 0  # any row: its errors are set to zero
+            rows = self._rows.index_select(0, mine.flatten())
+            errors = self._errors(rows, self._labels[mine.flatten()], weight).view(-1, most, classes)
+            errors[absent] = 0
+            held = (errors.mT @ rows.view(-1, most, width)).flatten(1)
             cut = (CLIP_MARGIN * self._clip / held.norm(dim=1).clamp_min(1e-30)).clamp(max=1.0)
             total += (cut @ held).view_as(total)
         return total.T

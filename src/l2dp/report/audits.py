@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from l2dp.budget import Guarantee
 from l2dp.errors import BadInput
 from l2dp.report import words
 from l2dp.report.comparison import guarantee_cell
@@ -98,8 +97,3 @@ def summary(audit: dict[str, Any]) -> str:
         beside = "" if stated is None else f", against a stated {read_guarantee(stated)}"
         text += f" The highest lower bound on ε was {words.decimal(bound)} at 95 % ({finding['attack']}){beside}."
     return words.clean(text)
-
-
-def stated_of(audit: dict[str, Any]) -> list[Guarantee]:
-    """The guarantees that an audit tried to beat."""
-    return [read_guarantee(finding["stated"]) for finding in audit["findings"] if finding.get("stated")]

@@ -51,7 +51,7 @@ def _document(status: Status, found: Audits, statement: Callable[[int], str] | N
         Section("Accuracy over time", [*_drift(status, guarantee)]),
         Section("Tasks", [_tasks(status)]),
         Section("Releases", [_releases(status, guarantee, statement)]),
-        audits.section(found) if found else Section("Audit", [_unaudited(status)]),
+        audits.section(found) if found else Section("Audit", [UNAUDITED]),
         Section("This home", [_facts(status)]),
     ]
     statuses = tuple(status for status in words.STATUS_MEANS if status == guarantee.status)
@@ -152,11 +152,10 @@ def _releases(status: Status, guarantee: Guarantee, statement: Callable[[int], s
     return Table("releases", "Releases, the newest first", columns, rows, 4)
 
 
-def _unaudited(status: Status) -> str:
-    return (
-        f"No audit is kept in this home. “l2dp audit {words.short(status['learner'], 40)} --out HOME/audits/NAME” "
-        "attacks the learner, and its findings appear here."
-    )
+UNAUDITED = (
+    "No audit is kept in this home. “l2dp audit HOME --out HOME/audits/NAME” attacks its learner in the settings of "
+    "the home, and its findings appear here."
+)
 
 
 def _facts(status: Status) -> Table:

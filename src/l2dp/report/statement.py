@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from l2dp.budget import Guarantee
 from l2dp.errors import BadInput
@@ -31,11 +31,18 @@ def success(epsilon: float, delta: float) -> float:
     return min(1.0, (1.0 + delta * shrunk) / (1.0 + shrunk))
 
 
-def html(about: dict[str, Any], privacy: dict[str, Any], digests: dict[str, str], audit: dict[str, Any] | None) -> str:
+class Audited(NamedTuple):
+    """An audit of the learner that made a release, and in what it differs from the release (None: in nothing)."""
+
+    audit: dict[str, Any]
+    other: str | None
+
+
+def html(about: dict[str, Any], privacy: dict[str, Any], digests: dict[str, str], audited: Audited | None) -> str:
     """The page. `digests` are the SHA-256 of the release's files, under their names."""
     try:
         guarantee = read_guarantee({key: value for key, value in privacy.items() if key != "source_overlap"})
-        body = list(_sheet(about, privacy, guarantee, digests, audit))
+        body = list(_sheet(about, privacy, guarantee, digests, audited))
     except (AttributeError, KeyError, TypeError, ValueError) as flaw:
         raise BadInput(f"the release's privacy.json cannot be shown: {words.short(repr(flaw), 80)}") from None
     return page.whole(f"Privacy statement, model after task {about['task']}", body, page.asset("statement.css"))
@@ -46,7 +53,7 @@ def _sheet(
     privacy: dict[str, Any],
     guarantee: Guarantee,
     digests: dict[str, str],
-    audit: dict[str, Any] | None,
+    audited: Audited | None,
 ) -> Iterator[str]:
     escape = words.escape
     tasks = words.tasks(privacy["tasks"])
@@ -65,7 +72,7 @@ def _sheet(
     yield "<h2>What is not covered</h2><ul>"
     yield from (f"<li>{escape(str(text))}</li>" for text in privacy["not_covered"])
     yield "</ul><h2>How it was audited</h2>"
-    yield f"<p>{escape(_audited(privacy, guarantee, audit))}</p>"
+    yield f"<p>{escape(_audited(privacy, audited))}</p>"
     yield "<h2>What ties it to the ledger</h2>"
     yield (
         f"<p>Ledger entry {escape(str(head['sequence']))}, SHA-256 <code>{escape(str(head['hash']))}</code>. A ledger "
@@ -180,13 +187,11 @@ def _how_long(guarantee: Guarantee, privacy: dict[str, Any], tasks: str) -> str:
     )
 
 
-def _audited(privacy: dict[str, Any], guarantee: Guarantee, audit: dict[str, Any] | None) -> str:
-    if audit is None:
+def _audited(privacy: dict[str, Any], audited: Audited | None) -> str:
+    if audited is None:
         kept = privacy["audit"]
         return f"{str(kept['status']).capitalize()}. “{kept['command']}” attacks the learner that made it."
-    text = audits.summary(audit)
-    if guarantee not in audits.stated_of(audit) and not any(
-        stated.epsilon == guarantee.epsilon and stated.delta == guarantee.delta for stated in audits.stated_of(audit)
-    ):
-        text += " None of them stated the ε of this release: it speaks for the learner, not for this number."
+    text = audits.summary(audited.audit)
+    if audited.other is not None:
+        text += f" {words.short(audited.other, 400)}: it speaks for the learner, not for this release."
     return f"{text} An audit can refute a guarantee and never prove one."

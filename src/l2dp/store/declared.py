@@ -68,6 +68,14 @@ class Declared:
             return Guarantee("none", unit=self.unit)
         return Guarantee(self.status, self.epsilon, self.delta, self.unit)
 
+    @property
+    def settings(self) -> dict[str, str]:
+        """All options of the learner in words, as `l2dp audit LEARNER -o …` takes them."""
+        words = {**self.options, "protects": self.unit, "per_user": str(self.per_user)}
+        if self.per_task_epsilon is not None:
+            words["per_task_epsilon"] = repr(float(self.per_task_epsilon))
+        return words
+
     def columns(self) -> Schema:
         from l2dp.streams.schema import Schema
 
@@ -108,6 +116,8 @@ def load(folder: Path) -> Declared:
         Budget(declared.epsilon, declared.delta)
         if declared.unit not in ("record", "user") or not isinstance(declared.schema["labels"], list):
             raise ValueError("unit or labels")
+        if not all(isinstance(word, str) for word in (*declared.options, *dict(declared.options).values())):
+            raise ValueError("options")
         if declared.status not in get_args(Status):
             raise ValueError("status")
     except (KeyError, TypeError, ValueError) as error:

@@ -8,6 +8,7 @@ in is listed here, file by file.
 
 from __future__ import annotations
 
+import shlex
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -35,6 +36,7 @@ from l2dp.store.release import (
 )
 
 if TYPE_CHECKING:
+    from l2dp.store.declared import Declared
     from l2dp.store.home import Home
 
 READABLE = 0o644
@@ -86,10 +88,18 @@ def privacy_statement(home: Home, head: tuple[int, str], tasks: list[dict[str, A
         "tasks": len(tasks),
         "ledger_head": {"sequence": head[0], "hash": head[1]},
         "not_covered": not_covered,
-        "audit": {"status": "not run on this release", "command": f"l2dp audit {declared.learner}"},
+        "audit": {"status": "not run on this release", "command": _audit_command(declared)},
         "proof": "docs/proofs.md of l2dp",
         "version": version("l2dp"),
     }
+
+
+def _audit_command(declared: Declared) -> str:
+    """An audit of the learner in the very settings of this home; with no guarantee there is none to audit."""
+    if declared.guarantee.epsilon is None:
+        return f"l2dp audit {declared.learner}"
+    options = "".join(f" -o {shlex.quote(f'{name}={value}')}" for name, value in sorted(declared.settings.items()))
+    return f"l2dp audit {declared.learner} --epsilon {declared.epsilon!r} --delta {declared.delta!r}{options}"
 
 
 def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: bool = False) -> Release:
@@ -117,6 +127,7 @@ def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: boo
         "tasks": [found["task"] for found in about],
         "learner": declared.learner,
         "options": dict(declared.options),
+        "settings": declared.settings,
         "features": getattr(getattr(learner, "encoder", None), "width", None),
         "budget": {"status": declared.guarantee.status, "epsilon": declared.epsilon, "delta": declared.delta},
         "seed": declared.seed,
