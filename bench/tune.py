@@ -26,13 +26,14 @@ from l2dp.learners.options import configure
 from l2dp.streams import Dataset, Source, permuted, split
 
 
-def validation(name: str) -> Dataset:
-    """The training part alone: five sixths to learn from, the last sixth to choose by."""
+def validation(name: str, most: int | None = None) -> Dataset:
+    """The training part alone: five sixths to learn from, the last sixth (at most `most` of it) to choose by."""
     data = Dataset.load(name)
     cut = len(data.train) * 5 // 6
+    end = None if most is None else cut + most
     parts = [
         Source(data.train.x[rows], data.train.y[rows], f"{name} ({what})", data.train.low, data.train.high)
-        for rows, what in ((slice(0, cut), "training"), (slice(cut, None), "validation"))
+        for rows, what in ((slice(0, cut), "training"), (slice(cut, end), "validation"))
     ]
     return Dataset(data.name, data.space, parts[0], parts[1])
 
@@ -47,7 +48,7 @@ def search(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         words = dict(zip((name for name, _, _ in grid), values, strict=True))
         batch_size = int(words.pop("batch_size", defaults["batch_size"]))
         learner = configure(cls, defaults, words, arguments.epsilon, arguments.delta)
-        data = [validation(name) for name in benchmark.datasets]
+        data = [validation(name, arguments.validation) for name in benchmark.datasets]
         if arguments.kind == "permuted":
             stream = permuted(data[0], arguments.tasks, arguments.seed, arguments.per_task, arguments.disjoint)
         else:
@@ -82,6 +83,7 @@ def main() -> None:
     parser.add_argument("--disjoint", action="store_true")
     parser.add_argument("--tasks", type=int, default=6)
     parser.add_argument("--per-task", type=int)
+    parser.add_argument("--validation", type=int, help="Records held out to choose by; default: a sixth.")
     parser.add_argument("--protocol", default="class")
     parser.add_argument("--epochs", type=int, default=1)
     parser.add_argument("--seed", type=int, default=100)

@@ -100,6 +100,27 @@ def test_the_audits_on_the_page_are_the_recorded_ones(name: str) -> None:
     assert said in page
 
 
+def test_the_series_on_the_page_is_the_recorded_one() -> None:
+    root = PAGE.parent.parent
+    page = (root / "docs" / "audit.md").read_text("utf-8")
+    series = {
+        name: json.loads((root / "results" / "audit" / f"{name}.json").read_text("utf-8"))
+        for name in ("private-replay", "naive-gaussian")
+    }
+    for name, found in series.items():
+        audits = found["audits"]
+        bounds = [one for audit in audits for one in audit["findings"] if one[4] is None]
+        above = sum(one[2] > found["epsilon"] for one in bounds)
+        refuted = sum(audit["verdict"] == "refuted" for audit in audits)
+        closest = max(one[3] for one in bounds)
+        said = f"| `{name}` | {len(audits)} | {refuted} | {len(bounds):,} | {above} | {closest:.2f} |"
+        assert (found["level"], refuted, said in page) == ("thorough", 0, True), said
+    for attack in dict.fromkeys([*series["private-replay"]["highest"], *series["naive-gaussian"]["highest"]]):
+        cells = (found["highest"].get(attack) for found in series.values())
+        said = " | ".join("–" if cell is None else f"{cell:.2f}" for cell in cells)
+        assert f"| {attack} | {said} |" in page
+
+
 def test_the_soak_on_the_page_is_the_recorded_one() -> None:
     root = PAGE.parent.parent
     page = (root / "docs" / "home.md").read_text("utf-8")

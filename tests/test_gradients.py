@@ -201,7 +201,7 @@ def test_more_records_than_are_used_at_once() -> None:
 
 @units
 def test_the_bound_holds_for_many_units_that_agree(unit: Unit) -> None:
-    """Sums of single precision are rounded; the margin of the clip has to cover that for a task of any size."""
+    """A float32 sum of many equal gradients would lose the next one."""
 
     def total(count: int) -> Tensor:
         x, y = torch.tensor([[1.0, 0.0, 0.0, 0.0]]).repeat(count, 1), torch.zeros(count, dtype=torch.int64)
@@ -211,12 +211,49 @@ def test_the_bound_holds_for_many_units_that_agree(unit: Unit) -> None:
         assert float((total(count) - total(count - 1)).norm()) <= CLIP
 
 
+@units
+def test_the_bound_holds_for_a_sum_whose_places_all_move(unit: Unit) -> None:
+    """Rounding that follows a row's place adds up when the first of many unlike rows leaves; float32 would not do."""
+    x = torch.rand(512, 4, generator=torch.Generator().manual_seed(0))
+    count = 100_352
+
+    def total(rows: slice) -> Tensor:
+        given = x.repeat(count // 512, 1)[rows], torch.zeros(count, dtype=torch.int64)[rows], torch.arange(count)[rows]
+        return linear_sum(given, unit, torch.zeros(4, 4, dtype=torch.float64))
+
+    moved = float((total(slice(None)) - total(slice(1, None))).norm())
+    assert moved == pytest.approx(CLIP_MARGIN * CLIP, rel=1e-6)
+
+
 def test_the_mean_is_over_the_declared_number_never_the_true_one() -> None:
     for unit, expected in (("record", 12.0), ("user", 4.0)):
         assert linear(opened(data(), unit), unit=unit).expected == expected  # type: ignore[arg-type]
         smaller = next(neighbours(data(), unit))  # type: ignore[arg-type]
         assert linear(opened(smaller, unit), unit=unit).expected == expected  # type: ignore[arg-type]
     assert linear(opened(data()), rate=0.01).expected == 1.0
+
+
+def test_the_margin_covers_the_float32_sums_of_a_network() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
+    x, y = torch.rand(512, 16).repeat(40, 1), torch.zeros(512 * 40, dtype=torch.int64)
+    records = Records(Source(x, y, "test"))
+
+    def total(rows: Tensor) -> Tensor:
+        found = noisy_gradient(network, [Sampled(records, rows)], 0.05, 2.0, 1.0, Silent(), CPU)
+        return torch.cat([part.flatten() for part in found]).double()
+
+    # What leaves is float32 as well: one rounding of the sum itself, which is no part of the mechanism.
+    moved = total(torch.arange(len(y))) - total(torch.arange(1, len(y)))
+    assert 0.98 * 0.05 <= float(moved.norm()) <= 0.05
+
+
+def test_samples_that_are_too_large_for_float32_are_refused() -> None:
+    x, y = torch.rand(8, 4), torch.zeros(8, dtype=torch.int64)
+    sampled = Sampled(Records(Source(x, y, "test")), torch.arange(8))
+    network = nn.Sequential(nn.Linear(4, 3))
+    with pytest.raises(BadInput, match="samples of about 20,001 examples"):
+        noisy_gradient(network, [sampled], 0.1, 2.0, 20_001, Silent(), CPU)
 
 
 def test_after_its_steps_it_refuses_and_draws_nothing() -> None:

@@ -25,7 +25,9 @@ from l2dp.noise import Noise, rounded_sum
 from l2dp.streams.records import Records
 
 CLIP_MARGIN = 0.99
-"""Gradients are cut slightly below the bound: float32 sums and the rounding to a grid take up the rest."""
+"""Gradients are cut slightly below the bound: float32 sums of networks and the rounding to a grid take up the rest."""
+LARGEST = 20_000
+"""Examples that one noisy gradient of a network may be expected to sample: the margin has to cover its float32 sums."""
 AT_ONCE = 512
 """Rows that are read once and used twice: they should fit the processor's cache."""
 USERS, HELD = 128, 2**24
@@ -95,7 +97,7 @@ class LinearGradients:
             self._counts = torch.bincount(opened.groups).to(device)
             self._starts = self._counts.cumsum(0) - self._counts
         else:
-            self._norms = self._rows.norm(dim=1)
+            self._norms = torch.linalg.vector_norm(self._rows, dim=1, dtype=torch.float64)
         self._units = len(self._counts) if self._users else len(opened)
         self.expected = max(1.0, rate * opened.declared_size / rows_per_unit)
         """The number of units that a sample is expected to hold, from the declared size."""
@@ -109,9 +111,9 @@ class LinearGradients:
         chosen = torch.from_numpy(self._noise.subset(self._units, self._rate)).to(self._rows.device)
         if not self._users:
             mine = chosen[(chosen >= self._part.start) & (chosen < self._part.stop)] - self._part.start
-            total = self._over_records(weight, mine)
+            total = self._over_records(weight.double(), mine)
         else:
-            total = self._over_users(weight, chosen[parallel.part(len(chosen))])
+            total = self._over_users(weight.double(), chosen[parallel.part(len(chosen))])
         total = parallel.add(total)
         noisy = noisy_sum(total, self._clip, self._multiplier, self._noise)
         return (noisy / self.expected).to(weight.dtype)
@@ -121,31 +123,33 @@ class LinearGradients:
         errors[torch.arange(len(labels)), labels] -= 1
         return errors
 
+    # Everything from here to the sum is float64. In float32 the rounding of a sum of n gradients moves, with its order
+    # and with the place of a record among the others, by up to n times 10⁻⁷: of 100,000 records that is more than
+    # CLIP_MARGIN leaves, and a record that leaves moves the places of all others.
+
     def _over_records(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        # In float64: a float32 sum of thousands of equal terms loses the next one.
-        total = torch.zeros_like(weight.T, dtype=torch.float64)
+        total = torch.zeros_like(weight.T)
         for some in chosen.split(AT_ONCE):
-            rows = self._rows.index_select(0, some)
+            rows = self._rows.index_select(0, some).double()
             errors = self._errors(rows, self._labels[some], weight)
             # The gradient of one example is the outer product of its features and its errors: the norms multiply.
             norms = self._norms[some] * errors.norm(dim=1)
             errors *= (CLIP_MARGIN * self._clip / norms.clamp_min(1e-30)).clamp(max=1.0).unsqueeze(1)
-            total += errors.T @ rows
+            total.addmm_(errors.T, rows)
         return total.T
 
     def _over_users(self, weight: Tensor, chosen: Tensor) -> Tensor:
-        total = torch.zeros_like(weight.T, dtype=torch.float64)
+        total = torch.zeros_like(weight.T)
         if not len(chosen):
             return total.T
         most, (width, classes) = int(self._counts.max()), weight.shape
-        # A user's gradient has to be held to be cut. Few at a time, and added up in float64: a float32 sum of
-        # thousands of equal terms loses the next one.
+        # A user's gradient has to be held to be cut: few at a time.
         for some in chosen.split(max(1, min(USERS, HELD // (width * max(classes, most))))):
             places = torch.arange(most, device=some.device)
             mine = self._starts[some].unsqueeze(1) + places
             absent = places >= self._counts[some].unsqueeze(1)
             mine[absent] = 0  # any row: its errors are set to zero
-            rows = self._rows.index_select(0, mine.flatten())
+            rows = self._rows.index_select(0, mine.flatten()).double()
             errors = self._errors(rows, self._labels[mine.flatten()], weight).view(-1, most, classes)
             errors[absent] = 0
             held = (errors.mT @ rows.view(-1, most, width)).flatten(1)
@@ -202,6 +206,15 @@ def _together(parts: Sequence[Part], device: torch.device) -> Part:
     )
 
 
+def small_enough(expected: float) -> None:
+    """Refuses samples, by their public expected number, whose float32 sums CLIP_MARGIN may not cover."""
+    if expected > LARGEST:
+        raise BadInput(
+            f"samples of about {expected:,.0f} examples are too large for a network's float32 sums; "
+            f"choose a batch of at most {LARGEST:,}"
+        )
+
+
 def noisy_gradient(
     network: nn.Module,
     samples: Sequence[Sampled],
@@ -217,8 +230,11 @@ def noisy_gradient(
     Guarantee
     ---------
     Each example's gradient over all parameters is cut to norm `clip`, and the sum gets Gaussian noise of standard
-    deviation multiplier·clip: one Gaussian mechanism for whoever is in the samples. `expected` must be public.
+    deviation multiplier·clip: one Gaussian mechanism for whoever is in the samples. `expected` must be public. Within a
+    network numbers are float32: their rounding is taken to stay within CLIP_MARGIN for samples up to LARGEST
+    (docs/proofs.md, 3).
     """
+    small_enough(expected)
     parameters = [p for p in network.parameters() if p.requires_grad]
     sizes = [p.numel() for p in parameters]
     # In float64: a float32 sum of thousands of equal terms loses the next one.

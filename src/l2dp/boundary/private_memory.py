@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from l2dp.accounting import RenyiFilter
 from l2dp.boundary.admission import admit, label_mask, same_everywhere
 from l2dp.boundary.ghost import clipped_layers
-from l2dp.boundary.gradients import Sampled, noisy_gradient
+from l2dp.boundary.gradients import Sampled, noisy_gradient, small_enough
 from l2dp.boundary.scores import noisy_counts
 from l2dp.budget import NO_PRIVACY, Budget, Guarantee
 from l2dp.errors import BadInput, Refused
@@ -47,6 +47,7 @@ class Replay:
             raise BadInput(f"the clipping bound must be above 0, not {self.clip}")
         if self.noise_scale is not None and not self.noise_scale > 0:
             raise BadInput(f"the noise scale must be above 0, not {self.noise_scale}")
+        small_enough(self.reference_batch)
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,7 @@ class PrivateMemory:
     def own_reading(self, declared_size: int, steps: int, batch_size: int) -> Reading:
         """How a task of a declared size will be read: sampling rate, noise, and the steps that its share pays for."""
         rate = min(1.0, batch_size / max(1.0, self._trained(declared_size)))
+        small_enough(rate * self._trained(declared_size))
         return self.book.own_reading(rate, steps, self._replay.noise_scale)
 
     def most_steps(self, declared_size: int, steps: int, batch_size: int) -> int:
