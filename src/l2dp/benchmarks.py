@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from l2dp.budget import Guarantee
 from l2dp.errors import BadInput
 from l2dp.streams.permuted import permuted
 from l2dp.streams.records import Protocol, Stream
@@ -19,6 +20,9 @@ from l2dp.streams.split import split
 
 Settings = dict[str, dict[str, Any]]
 PROTOCOLS: tuple[Protocol, ...] = ("class", "task", "domain")
+
+
+UNDECLARED = "how many records a task has and which labels occur in it count as public; a home has them declared"
 
 
 @dataclass(frozen=True)
@@ -37,6 +41,13 @@ class Benchmark:
     """What a guarantee for single records of this stream does not say."""
     own: bool = False
     """Whether it is a stream over somebody's own data, whose sizes and labels were never declared."""
+
+    def not_covered(self, promised: Guarantee) -> list[str]:
+        """What must be said next to a guarantee on this stream."""
+        if promised.epsilon is None:
+            return []
+        said = [self.caution] if self.caution is not None and promised.unit == "record" else []
+        return [*said, UNDECLARED] if self.own else said
 
     def for_learner(self, learner: str) -> dict[str, Any]:
         return {**self.settings.get("*", {}), **self.settings.get(learner, {})}
@@ -141,7 +152,9 @@ BENCHMARKS: dict[str, Benchmark] = {
     "har-rates-window": Benchmark(
         "har", ("har-rates-window",), 4, "the same, split by overlapping windows (the paper's way)", _HAR, _OVERLAPPING
     ),
-    "har-rates-dev": Benchmark("har", ("har-rates-dev",), 4, "the same for tuning, tested on other people", _HAR),
+    "har-rates-dev": Benchmark(
+        "har", ("har-rates-dev",), 4, "the same for tuning, tested on other people", _HAR, _OVERLAPPING
+    ),
 }
 
 _OWN: Settings = {

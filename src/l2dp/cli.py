@@ -128,9 +128,8 @@ def run_command(
     source = results[0].guarantee.about_the_source()
     if source is not None:
         say(source)
-    caution = sweeps.caution(results[0])
-    if caution is not None:
-        warn(caution)
+    for left_out in results[0].facts.get("not_covered", ()):
+        warn(left_out)
     say(f"results in {out}")
 
 

@@ -14,9 +14,9 @@ import resource
 import shutil
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Protocol
@@ -216,12 +216,14 @@ def run(
     device: str | torch.device = "cpu",
     insecure_noise_seed: int | None = None,
     progress: Progress | None = None,
+    not_covered: Callable[[Guarantee], list[str]] | None = None,
 ) -> Result:
     """Learns the whole stream and returns what came of it; with `out`, durably and resumably.
 
     Guarantee
     ---------
-    The learner's own, stated in `Result.guarantee`. With `insecure_noise_seed` there is none.
+    The learner's own, stated in `Result.guarantee`. With `insecure_noise_seed` there is none. `not_covered` says what
+    such a guarantee leaves out on this stream; it is kept in `result.json` beside it.
     """
     schedule = schedule or Schedule()
     progress = progress or Silent()
@@ -283,7 +285,8 @@ def run(
     parallel.check_same(zlib.crc32(json.dumps([identity, sizes], sort_keys=True).encode()), "run")
     if out is None:
         learner.begin(setting)
-        return _Run(stream, learner, setting, plans, every, test_records, config, progress, None).finish()
+        result = _Run(stream, learner, setting, plans, every, test_records, config, progress, None).finish()
+        return _said(result, not_covered)
     folder = Path(out)
     with run_folder(folder, identity) if parallel.rank() == 0 else nullcontext() as finished:
         if parallel.agreed(finished is not None):
@@ -298,6 +301,7 @@ def run(
         if parallel.rank() == 0:
             write_json(folder / "run.json", identity)
         result = _Run(stream, learner, setting, plans, every, test_records, config, progress, folder / "state").finish()
+        result = _said(result, not_covered)
         if parallel.rank() > 0:
             return result
         write_tensors(folder / "model.safetensors", learner.release(), {"learner": result.learner}, 0o644)
@@ -305,6 +309,11 @@ def run(
         write_json(folder / "result.json", result.to_json())
         shutil.rmtree(folder / "state")
     return result
+
+
+def _said(result: Result, not_covered: Callable[[Guarantee], list[str]] | None) -> Result:
+    left_out = [] if not_covered is None else not_covered(result.guarantee)
+    return replace(result, facts=result.facts | {"not_covered": left_out}) if left_out else result
 
 
 def from_json(found: dict[str, Any]) -> Result:

@@ -47,7 +47,8 @@ def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
     """One seed of a request, in its folder."""
     check_seed("--seed", seed)
     cls = learners.find(request.learner)
-    defaults = benchmarks.find(request.benchmark).for_learner(cls.NAME)
+    benchmark = benchmarks.find(request.benchmark)
+    defaults = benchmark.for_learner(cls.NAME)
     learner = configure(cls, defaults, request.options, request.epsilon, request.delta)
     if request.protocol not in get_args(Protocol):
         raise BadInput(f"unknown protocol {request.protocol!r}; choose from {', '.join(get_args(Protocol))}")
@@ -72,6 +73,7 @@ def run_one(request: Request, seed: int, out: Path, console: Console) -> Result:
         device=request.device,
         insecure_noise_seed=request.insecure_noise_seed,
         progress=progress.for_console(console, f"{cls.NAME} on {request.benchmark}, seed {seed}"),
+        not_covered=benchmark.not_covered,
     )
 
 
@@ -104,19 +106,6 @@ def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Consol
     if parallel.rank() == 0:
         write_json(out / "summary.json", summary)
     return results
-
-
-def caution(result: Result) -> str | None:
-    """What must be said next to a guarantee on some streams; None: nothing."""
-    promised, found = result.guarantee, benchmarks.find(result.stream)
-    if promised.epsilon is None:
-        return None
-    said = [found.caution] if found.caution is not None and promised.unit == "record" else []
-    if found.own:
-        said.append(
-            "how many records a task has and which labels occur in it count as public; a home has them declared"
-        )
-    return ". ".join(said) or None
 
 
 DEMO = Request("permuted-digits", "agem", tasks=10)

@@ -34,7 +34,7 @@ def audit(
     workers: Annotated[int | None, typer.Option(help="Processes; default: one for each core.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The findings as JSON.")] = False,
 ) -> None:
-    """Tries to break a guarantee, and prints lower bounds on ε that no honest mechanism can fall under.
+    """Tries to break a guarantee, and prints lower bounds on ε, each wrong with a chance of at most 5 %.
 
     Nothing of yours is read: attacks run the shipped code with this budget, on small networks and data made to be as
     bad as possible. A bound is evidence against a guarantee, never for one. Exit code 1 if a guarantee with the status

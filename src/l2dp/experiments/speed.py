@@ -38,14 +38,14 @@ def measure(ask: Ask) -> Table:
     rows = [
         [
             name,
+            some[0]["config"]["learner"].get("model") or "linear heads over fixed features",
             str(Guarantee(**some[0]["guarantee"])),
             _middle([one["examples_per_second"] for one in some]),
             _middle([one["seconds"] for one in some]),
-            f"{max(one['peak_memory_mb'] for one in some):.0f}",
         ]
         for name, some in found.items()
     ]
-    columns = ["method", "guarantee", "examples a second", "seconds a run", "peak memory so far (MB)"]
+    columns = ["method", "network", "guarantee", "examples a second", "seconds a run"]
     note = (
         f"{base.benchmark}, 2 tasks, {base.per_task or 'all'} records a task; median (least to most) of {ROUNDS} rounds"
     )

@@ -6,7 +6,8 @@ import html
 from typing import Any
 
 STATUS = {
-    "proved": "The guarantee is **proved** (docs/proofs.md of l2dp), and no attack of its audit has beaten it.",
+    "proved": "The guarantee is **proved** (docs/proofs.md of l2dp). Whether this model's settings were attacked is "
+    "said under Audit.",
     "claimed": "The guarantee is **claimed**: nobody here has proved or broken it.",
     "refuted": "The guarantee is **refuted**: an attack beats it, and the number protects nobody.",
     "none": "There is **no guarantee**: this model protects nobody.",
@@ -65,7 +66,7 @@ def card(about: dict[str, Any], privacy: dict[str, Any], public: list[dict[str, 
         "",
     ]
     if privacy["records_of_other_tasks_were_left_out"]:
-        lines += ["Records that an earlier task had learned were left out of later ones.", ""]
+        lines += ["Records that an earlier task had learned, if there were any, were left out of later ones.", ""]
     lines += ["Not covered:", ""]
     lines += [f"- {what}" for what in privacy["not_covered"]]
     lines += [

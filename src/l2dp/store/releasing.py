@@ -46,10 +46,12 @@ NOT_COVERED = (
     "the fact that a task, or a release of one, was refused, and why",
     "hyper-parameters that were chosen by looking at private data",
     "time, memory and other side channels of the machine that learned",
+    "accuracies on private test records that are published beside the model",
     "floating-point sampling: the noise is exact up to about one part in 2^52 (ideal real-valued sampling)",
 )
 RECORD_ONLY = (
-    "a person with several different records: each record is protected by itself, and k of them cost k times as much",
+    "a person with several different records: each record is protected by itself. k of them in k tasks cost k times ε "
+    "and δ; in one task they cost more, δ above all",
     "a record that comes back in another form: only exact copies of its inputs are recognised",
 )
 USER_ONLY = ("a person who goes by two user ids: each id is protected by itself",)
