@@ -197,9 +197,19 @@ def test_bad_usage_is_one_line_and_2(
     assert called.out == ""
 
 
-@pytest.mark.parametrize(
-    "changed", [{"insecure_noise_seed": 3}, {"options": 5}, {"options": {"head": 3}}, {"epsilon": "much"}]
-)
+DAMAGED: list[dict[str, object]] = [
+    {"insecure_noise_seed": 3},
+    {"options": 5},
+    {"options": {"head": 3}},
+    {"epsilon": "much"},
+    {"epsilon": 10**400},
+    {"per_task_epsilon": "much"},
+    {"per_task_epsilon": [1]},
+    {"learner": 3},
+]
+
+
+@pytest.mark.parametrize("changed", DAMAGED, ids=[next(iter(changed)) for changed in DAMAGED])
 def test_a_home_that_states_nothing_or_is_damaged_is_refused(
     changed: dict[str, object], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -262,7 +262,7 @@ def test_insecure_noise_is_loud_and_protects_nobody(tmp_path: Path, capsys: pyte
 def test_list_shows_everything_there_is(capsys: pytest.CaptureFixture[str]) -> None:
     called = Called(["list"], capsys)
     assert (called.code, called.err) == (0, "")
-    for name in (*BENCHMARKS, *LEARNERS, "memory_per_task", "mnist", "permuted:PATH", "har ", "onnx", "ray "):
+    for name in (*BENCHMARKS, *LEARNERS, "memory_per_task", "mnist", "permuted:PATH", "har/wisdm", "onnx", "ray "):
         assert name in called.out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,14 @@ from torch import Tensor, nn
 from l2dp.boundary import gradients
 from l2dp.boundary.entry import Entry, Opened, Protection
 from l2dp.boundary.ghost import clipped_sum
-from l2dp.boundary.gradients import CLIP_MARGIN, LinearGradients, Sampled, noisy_gradient, noisy_sum
+from l2dp.boundary.gradients import (
+    CLIP_MARGIN,
+    LinearGradients,
+    Sampled,
+    masked_cross_entropy,
+    noisy_gradient,
+    noisy_sum,
+)
 from l2dp.budget import Budget, Unit
 from l2dp.errors import BadInput, Refused
 from l2dp.models import build
@@ -234,18 +242,26 @@ def test_the_mean_is_over_the_declared_number_never_the_true_one() -> None:
 
 
 def test_the_margin_covers_the_float32_sums_of_a_network() -> None:
+    """Nearly equal pictures, whose errors add up, before and after all of them move by one place."""
     torch.manual_seed(0)
-    network = nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 3))
-    x, y = torch.rand(512, 16).repeat(40, 1), torch.zeros(512 * 40, dtype=torch.int64)
-    records = Records(Source(x, y, "test"))
+    space = Space((1, 28, 28), tuple("abcdefghij"))
+    network = build("mnist-conv", space, 0, "group")
+    x = torch.rand(1, 1, 28, 28) + 0.01 * torch.rand(gradients.PART, 1, 28, 28)
+    y = torch.zeros(gradients.PART, dtype=torch.int64)
+    clip = 0.1
 
-    def total(rows: Tensor) -> Tensor:
-        found = noisy_gradient(network, [Sampled(records, rows)], 0.05, 2.0, 1.0, Silent(), CPU)
+    def total(x: Tensor) -> Tensor:
+        found = clipped_sum(network, x, y, CLIP_MARGIN * clip, partial(masked_cross_entropy, None))
         return torch.cat([part.flatten() for part in found]).double()
 
-    # What leaves is float32 as well: one rounding of the sum itself, which is no part of the mechanism.
-    moved = total(torch.arange(len(y))) - total(torch.arange(1, len(y)))
-    assert 0.98 * 0.05 <= float(moved.norm()) <= 0.05
+    drift = float((total(x) - total(x.roll(1, 0))).norm())
+    assert 0 < drift * gradients.LARGEST / gradients.PART <= (1 - CLIP_MARGIN) / 2 * clip
+
+
+@pytest.mark.parametrize(("size", "batch"), [(33_346, 20_000), (20_000, 50_000)])
+def test_the_largest_sample_is_allowed(size: int, batch: int) -> None:
+    gradients.small_enough(min(batch, size))
+    gradients.small_enough(min(1.0, batch / size) * size)
 
 
 def test_samples_that_are_too_large_for_float32_are_refused() -> None:

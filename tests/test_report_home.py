@@ -55,8 +55,8 @@ def place(tmp_path_factory):
 def finding(attack, verdict, bound, ceiling):
     stated = {"status": "proved", "epsilon": 1.0, "delta": 0.0, "unit": "record", "adjacency": "add-remove"}
     return {
-        "attack": attack, "threat_model": "knows everything else", "variant": "", "stated": stated, "verdict": verdict,
-        "trials": 4000, "lower_bound": bound, "ceiling": ceiling, "p_value": None,
+        "attack": attack, "threat_model": "knows everything else", "variant": "as declared", "stated": stated,
+        "verdict": verdict, "trials": 4000, "lower_bound": bound, "ceiling": ceiling, "p_value": None,
     }  # fmt: skip
 
 
@@ -192,13 +192,27 @@ def test_the_statement_says_what_the_release_says(place, tmp_path, capsys):
     assert "never prove one" in text
 
 
-def stated(place, tmp_path, **changed):
-    """The text of a statement with an audit that differs in some keys."""
+def stated(place, tmp_path, release=None, **changed):
+    """Exit code and text of a statement with an audit that differs in some keys."""
     kept = json.loads((place.path / "audits" / "one" / "audit.json").read_text())
     (tmp_path / "audit.json").write_text(json.dumps(kept | changed))
     out = tmp_path / "statement.html"
-    code = run("statement", str(place.path.parent / "newest"), "--audit", str(tmp_path), "--out", str(out))
+    out.unlink(missing_ok=True)
+    folder = place.path.parent / "newest" if release is None else release
+    code = run("statement", str(folder), "--audit", str(tmp_path), "--out", str(out))
     return code, out.read_text("utf-8") if out.exists() else ""
+
+
+def changed_release(source, folder, name, change):
+    """A copy of a release with one JSON file changed, and the sums made to fit."""
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    (folder / name).write_text(json.dumps(change(json.loads((folder / name).read_text()))))
+    sums = [line.split("  ")[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
+    lines = [f"{hashlib.sha256((folder / name).read_bytes()).hexdigest()}  {name}\n" for name in sums]
+    (folder / "SHA256SUMS").write_text("".join(lines))
+    return folder
 
 
 def test_an_audit_of_the_same_settings_speaks_for_the_release(place, tmp_path):
@@ -214,20 +228,69 @@ def test_an_audit_of_other_settings_says_so(place, tmp_path):
     assert code == 0
     assert "protects user instead of record" in text
     assert "not for this release" in text
-    code, text = stated(place, tmp_path, targets=[one.to_json() | {"epsilon": 4.0}])
-    assert "Budget(epsilon=4.0, delta=0.0) instead of Budget(epsilon=1.0, delta=0.0)" in text
-    assert "not for this release" in stated(place, tmp_path, targets=[])[1]
+    _, text = stated(place, tmp_path, targets=[one.to_json() | {"epsilon": 4}])
+    assert "ε 4.0 instead of 1.0" in text
+    assert "not for this release" not in stated(place, tmp_path, targets=[one.to_json() | {"epsilon": 1}])[1]
+    assert "It attacked nothing" in stated(place, tmp_path, targets=[])[1]
     # Of several settings the release's own is enough.
     assert "not for this release" not in stated(place, tmp_path, targets=[user.to_json(), one.to_json()])[1]
+
+
+def test_only_attacks_on_the_settings_of_the_release_count(place, tmp_path, capsys):
+    mine, skipped = finding("worst case", "holds so far", 0.5, 2.0), finding("rank", "not applicable", None, None)
+    other = finding("restarts", "refuted", 3.0, 4.0) | {"variant": "another"}
+    code, text = stated(place, tmp_path, findings=[mine, other], verdict="refuted")
+    assert code == 0
+    assert "1 attacks at the quick level on private-replay: holds so far." in text
+    assert "Other settings of this learner were refuted in the same audit." in text
+    for findings in ([], [skipped], [other], [mine | {"stated": mine["stated"] | {"epsilon": 2.0}}]):
+        assert "It tried no attack on the settings of this release" in stated(place, tmp_path, findings=findings)[1]
+    capsys.readouterr()
+    assert stated(place, tmp_path, findings=[finding("worst case", "refuted", 3.0, 4.0)]) == (2, "")
+    assert "there is nothing to sign" in capsys.readouterr().err
+
+
+GARBAGE = [[1], [{}], 3, [{"learner": "private-replay", "variant": "", "epsilon": "x", "delta": 0, "options": {}}]]
+GARBAGE += [[{"learner": "private-replay", "variant": "", "epsilon": 10**400, "delta": 0, "options": {}}]]
 
 
 def test_an_audit_of_another_learner_or_of_nothing_known_is_refused(place, tmp_path, capsys):
     code, text = stated(place, tmp_path, learner="naive-gaussian")
     assert (code, text) == (2, "")
     assert "the audit is of naive-gaussian, the release was made by private-replay" in capsys.readouterr().err
-    for targets in ([1], [{}], 3, [{"learner": "private-replay", "epsilon": "x", "delta": 0, "options": {}}]):
+    for targets in GARBAGE:
         assert stated(place, tmp_path, targets=targets) == (2, "")
-        assert "audit again or leave it out" in capsys.readouterr().err
+        assert "the audit cannot be compared" in capsys.readouterr().err
+
+
+def test_the_name_of_a_learner_in_an_audit_is_never_run(place, tmp_path):
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass X: pass\n")
+    (one,) = audited.from_home(place.path)
+    code, text = stated(place, tmp_path, targets=[one.to_json() | {"learner": f"{tmp_path / 'evil.py'}:X"}])
+    assert code == 0
+    assert "not for this release" in text
+    assert not (tmp_path / "ran").exists()
+
+
+def test_older_and_damaged_releases(place, tmp_path, capsys):
+    def without(*names):
+        return lambda found: {key: value for key, value in found.items() if key not in names}
+
+    newest = place.path.parent / "newest"
+    older = changed_release(newest, tmp_path / "older", "release.json", without("settings"))
+    assert "not for this release" not in stated(place, tmp_path, older)[1]  # of a record it is all there was
+    user = changed_release(older, tmp_path / "user", "privacy.json", lambda found: found | {"unit": "user"})
+    assert "does not hold all its settings" in stated(place, tmp_path, user)[1]
+    damaged = [
+        ("release.json", without("budget")),
+        ("release.json", lambda found: found | {"settings": 3}),
+        ("privacy.json", without("audit")),
+        ("privacy.json", without("epsilon")),
+    ]
+    for number, (name, change) in enumerate(damaged):
+        folder = changed_release(newest, tmp_path / f"damaged-{number}", name, change)
+        assert stated(place, tmp_path, folder) == (2, "")
+        assert "the release cannot be compared" in capsys.readouterr().err
 
 
 def test_the_command_in_a_release_audits_its_settings(place):
@@ -235,8 +298,8 @@ def test_the_command_in_a_release_audits_its_settings(place):
     assert command.startswith("l2dp audit private-replay --epsilon 1.0 --delta 0.0 ")
     words = dict(word.split("=", 1) for word in shlex.split(command)[7:] if word != "-o")
     (target,) = audited.targets("private-replay", 1.0, 0.0, words)
-    about = json.loads((place.path.parent / "newest" / "release.json").read_text())
-    assert target.make().config() == audited.from_release(about, "record").make().config()
+    (declared,) = audited.from_home(place.path)
+    assert target.make().config() == declared.make().config()
 
 
 def test_a_changed_release_gets_no_statement(place, tmp_path, capsys):

@@ -725,6 +725,10 @@ def test_what_was_never_declared_is_said_beside_the_guarantee(tmp_path: Path) ->
     asked = sweeps.Request(f"split:{tmp_path / 'mine.npz'}", "private-replay", tasks=2, epsilon=2.0)
     sweeps.run_one(asked, 0, tmp_path / "out", Console(quiet=True))
     assert "count as public" in read(tmp_path / "out")["not_covered"][0]
+    older = {key: value for key, value in read(tmp_path / "out").items() if key != "not_covered"}
+    (tmp_path / "out" / "result.json").write_text(json.dumps(older))
+    again = sweeps.run_one(asked, 0, tmp_path / "out", Console(quiet=True))
+    assert "count as public" in again.facts["not_covered"][0]
     public = sweeps.Request("permuted-digits", "private-replay", tasks=1, per_task=60, epsilon=2.0)
     sweeps.run_one(public, 0, tmp_path / "public", Console(quiet=True))
     assert "not_covered" not in read(tmp_path / "public")

@@ -22,7 +22,10 @@ Settings = dict[str, dict[str, Any]]
 PROTOCOLS: tuple[Protocol, ...] = ("class", "task", "domain")
 
 
-UNDECLARED = "how many records a task has and which labels occur in it count as public; a home has them declared"
+UNDECLARED = {
+    "har": "how many windows a task has counts as public; a home has sizes declared",
+    "other": "how many records a task has and which labels occur in it count as public; a home has them declared",
+}
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Benchmark:
         if promised.epsilon is None:
             return []
         said = [self.caution] if self.caution is not None and promised.unit == "record" else []
-        return [*said, UNDECLARED] if self.own else said
+        return [*said, UNDECLARED.get(self.kind, UNDECLARED["other"])] if self.own else said
 
     def for_learner(self, learner: str) -> dict[str, Any]:
         return {**self.settings.get("*", {}), **self.settings.get(learner, {})}

@@ -286,11 +286,12 @@ def run(
     if out is None:
         learner.begin(setting)
         result = _Run(stream, learner, setting, plans, every, test_records, config, progress, None).finish()
-        return _said(result, not_covered)
+        return _said(result, stream, not_covered)
     folder = Path(out)
     with run_folder(folder, identity) if parallel.rank() == 0 else nullcontext() as finished:
         if parallel.agreed(finished is not None):
             result = from_json(finished if finished is not None else read_json(folder / "result.json"))
+            result = _said(result, stream, not_covered)
             if parallel.rank() > 0:
                 return result
             # A crash between the result and the end leaves secrets behind.
@@ -301,7 +302,7 @@ def run(
         if parallel.rank() == 0:
             write_json(folder / "run.json", identity)
         result = _Run(stream, learner, setting, plans, every, test_records, config, progress, folder / "state").finish()
-        result = _said(result, not_covered)
+        result = _said(result, stream, not_covered)
         if parallel.rank() > 0:
             return result
         write_tensors(folder / "model.safetensors", learner.release(), {"learner": result.learner}, 0o644)
@@ -311,8 +312,12 @@ def run(
     return result
 
 
-def _said(result: Result, not_covered: Callable[[Guarantee], list[str]] | None) -> Result:
-    left_out = [] if not_covered is None else not_covered(result.guarantee)
+def _said(result: Result, stream: Stream, not_covered: Callable[[Guarantee], list[str]] | None) -> Result:
+    """The result with what its guarantee leaves out, if it has one: of the stream's preparation, and in general."""
+    if result.guarantee.epsilon is None:
+        return result
+    prepared: Any = stream.config.get("not_covered", ())
+    left_out = [*prepared, *([] if not_covered is None else not_covered(result.guarantee))]
     return replace(result, facts=result.facts | {"not_covered": left_out}) if left_out else result
 
 

@@ -16,7 +16,7 @@ from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.learners.options import configure, has_budget, option_types
 from l2dp.runs import Result, Schedule, check_seed, run
-from l2dp.streams.fetch import cache_folder, present
+from l2dp.streams.fetch import RECORDINGS, present, recordings_at
 from l2dp.streams.records import Protocol
 
 
@@ -164,9 +164,9 @@ def overview() -> str:
     for name in ("mnist", "cifar10", "cifar100"):
         found = present(name)
         lines.append(f"  {name:20s} {found or 'not here; downloaded on first use'}")
-    places = [Path(place) / "har" for place in (where, cache_folder()) if place is not None]
-    found = next((place for place in places if place.is_dir()), None)
-    lines.append(f"  {'har':20s} {found or 'not here; never downloaded (docs/human-activity.md)'}")
+    for name in RECORDINGS:
+        found = recordings_at(name)[0]
+        lines.append(f"  {f'har/{name}':20s} {found or 'not here; never downloaded (docs/human-activity.md)'}")
     lines += ["", "optional parts"]
     for name, (package, use) in EXTRAS.items():
         missing = importlib.util.find_spec(package) is None

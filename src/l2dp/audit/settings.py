@@ -52,36 +52,6 @@ def from_home(folder: Path) -> list[Target]:
     return [Target(found.learner, found.epsilon, found.delta, tuple(sorted(found.settings.items())), "as declared")]
 
 
-def from_release(about: dict[str, Any], unit: str) -> Target:
-    """The learner that made a release, from its `release.json`; older ones do not hold all settings."""
-    words = about.get("settings") or {**about["options"], "protects": unit}
-    budget = about["budget"]
-    return Target(about["learner"], budget["epsilon"], budget["delta"], tuple(sorted(words.items())), "as released")
-
-
-def other_than(audit: dict[str, Any], release: Target) -> str | None:
-    """What an audit (`audit.json`) attacked, where that is not what made a release; None: the very same settings."""
-    if "targets" not in audit:
-        return "It does not say which settings were attacked"
-    try:
-        ours = release.make().config()
-        distances = [_differing(target, ours) for target in audit["targets"]]
-    except (AttributeError, KeyError, TypeError, ValueError) as flaw:
-        raise BadInput(f"the audit does not say what it attacked ({flaw!r}); audit again or leave it out") from None
-    nearest = min(distances, key=len, default=None)
-    if nearest is None:
-        return "It attacked nothing"
-    return None if not nearest else f"It attacked other settings than this release was made with: {', '.join(nearest)}"
-
-
-def _differing(target: dict[str, Any], ours: dict[str, Any]) -> list[str]:
-    made = Target(target["learner"], target["epsilon"], target["delta"], tuple(sorted(target["options"].items())))
-    theirs = made.make().config()
-    return [
-        f"{name} {theirs.get(name)} instead of {value}" for name, value in ours.items() if theirs.get(name) != value
-    ]
-
-
 def from_run(folder: Path) -> list[Target]:
     """The learner of a run folder, in the configuration that the run states its guarantee for."""
     path = next((folder / name for name in ("result.json", "run.json") if (folder / name).exists()), None)

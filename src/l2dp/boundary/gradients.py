@@ -142,9 +142,12 @@ class LinearGradients:
         total = torch.zeros_like(weight.T)
         if not len(chosen):
             return total.T
-        most, (width, classes) = int(self._counts.max()), weight.shape
+        width, classes = weight.shape
+        chosen = chosen[self._counts[chosen].argsort(stable=True)]  # users with about as many rows share a padding
+        widest = max(classes, int(self._counts[chosen[-1]]))
         # A user's gradient has to be held to be cut: few at a time.
-        for some in chosen.split(max(1, min(USERS, HELD // (width * max(classes, most))))):
+        for some in chosen.split(max(1, min(USERS, HELD // (width * widest)))):
+            most = int(self._counts[some[-1]])
             places = torch.arange(most, device=some.device)
             mine = self._starts[some].unsqueeze(1) + places
             absent = places >= self._counts[some].unsqueeze(1)
@@ -208,7 +211,7 @@ def _together(parts: Sequence[Part], device: torch.device) -> Part:
 
 def small_enough(expected: float) -> None:
     """Refuses samples, by their public expected number, whose float32 sums CLIP_MARGIN may not cover."""
-    if expected > LARGEST:
+    if expected > LARGEST * (1 + 1e-9):  # a rate times a size may be rounded up
         raise BadInput(
             f"samples of about {expected:,.0f} examples are too large for a network's float32 sums; "
             f"choose a batch of at most {LARGEST:,}"
@@ -231,8 +234,8 @@ def noisy_gradient(
     ---------
     Each example's gradient over all parameters is cut to norm `clip`, and the sum gets Gaussian noise of standard
     deviation multiplier·clip: one Gaussian mechanism for whoever is in the samples. `expected` must be public. Within a
-    network numbers are float32: their rounding is taken to stay within CLIP_MARGIN for samples up to LARGEST
-    (docs/proofs.md, 3).
+    network numbers are float32: their rounding is taken to stay within CLIP_MARGIN for samples up to LARGEST, which
+    `expected` must not understate by much (docs/proofs.md, 3).
     """
     small_enough(expected)
     parameters = [p for p in network.parameters() if p.requires_grad]

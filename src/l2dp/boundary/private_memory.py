@@ -120,7 +120,7 @@ class PrivateMemory:
     def own_reading(self, declared_size: int, steps: int, batch_size: int) -> Reading:
         """How a task of a declared size will be read: sampling rate, noise, and the steps that its share pays for."""
         rate = min(1.0, batch_size / max(1.0, self._trained(declared_size)))
-        small_enough(rate * self._trained(declared_size))
+        small_enough(min(batch_size, self._trained(declared_size)))
         return self.book.own_reading(rate, steps, self._replay.noise_scale)
 
     def most_steps(self, declared_size: int, steps: int, batch_size: int) -> int:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from l2dp.commands.common import say, warn
 from l2dp.errors import BadInput
-
-if TYPE_CHECKING:
-    from l2dp.store.release import Release
 
 
 def register(app: typer.Typer) -> None:
@@ -113,6 +110,7 @@ def _page(place: Any, path: str) -> tuple[str, bytes] | None:
 
 
 def _statement(folder: Path, audit: dict[str, Any] | None) -> str:
+    from l2dp.audit.releases import speaks_for
     from l2dp.durable import sha256
     from l2dp.report import statement as page
     from l2dp.store.release import MODEL, PRIVACY, SUMS, Release
@@ -120,24 +118,8 @@ def _statement(folder: Path, audit: dict[str, Any] | None) -> str:
     # Reading it checks every file against the list of hashes: what was changed is not signed.
     found = Release(folder)
     digests = {name: sha256(folder / name) for name in (SUMS, PRIVACY, MODEL)}
-    audited = None if audit is None else page.Audited(audit, _other(found, audit))
+    audited = None if audit is None else page.Audited(*speaks_for(audit, found.about, found.privacy))
     return page.html(found.about, found.privacy, digests, audited)
-
-
-def _other(release: Release, audit: dict[str, Any]) -> str | None:
-    """What an audit attacked other than what made the release; an audit of another learner is refused."""
-    from l2dp.audit import settings
-    from l2dp.report import words
-
-    about = release.about
-    if audit["learner"] != about["learner"]:
-        raise BadInput(
-            f"the audit is of {words.short(str(audit['learner']), 60)}, the release was made by {about['learner']}; "
-            f"make one with `{release.privacy['audit']['command']} --out DIR`"
-        )
-    if release.privacy["epsilon"] is None:
-        return "The release states no guarantee that it could speak for"
-    return settings.other_than(audit, settings.from_release(about, release.privacy["unit"]))
 
 
 def _audit(path: Path) -> dict[str, Any]:

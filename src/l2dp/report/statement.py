@@ -32,10 +32,10 @@ def success(epsilon: float, delta: float) -> float:
 
 
 class Audited(NamedTuple):
-    """An audit of the learner that made a release, and in what it differs from the release (None: in nothing)."""
+    """An audit of the learner that made a release, and what must be said beside it (None: nothing)."""
 
     audit: dict[str, Any]
-    other: str | None
+    remark: str | None
 
 
 def html(about: dict[str, Any], privacy: dict[str, Any], digests: dict[str, str], audited: Audited | None) -> str:
@@ -192,6 +192,6 @@ def _audited(privacy: dict[str, Any], audited: Audited | None) -> str:
         kept = privacy["audit"]
         return f"{str(kept['status']).capitalize()}. “{kept['command']}” attacks the learner that made it."
     text = audits.summary(audited.audit)
-    if audited.other is not None:
-        text += f" {words.short(audited.other, 400)}: it speaks for the learner, not for this release."
+    if audited.remark is not None:
+        text += f" {words.short(audited.remark, 500)}"
     return f"{text} An audit can refute a guarantee and never prove one."

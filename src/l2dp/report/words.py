@@ -12,7 +12,7 @@ import math
 NOTHING = "–"
 
 STATUS_MEANS = {
-    "proved": "the argument is written down, its premises are tested, and the audit has not beaten it.",
+    "proved": "the argument is written down, and its premises are tested.",
     "claimed": "somebody says so; nobody here has proved or broken it.",
     "refuted": "the source claims this ε, and an attack beats it.",
     "none": "no privacy at all.",

@@ -49,6 +49,7 @@ def card(about: dict[str, Any], privacy: dict[str, Any], public: list[dict[str, 
     low, high = schema["low"], schema["high"]
     span = f"{low[0]:g} to {high[0]:g}" if len(low) == 1 else "as declared for each column in `release.json`"
     head = privacy["ledger_head"]
+    command = _plain(" ".join(privacy["audit"]["command"].split()))
     lines = [
         f"# Model after task {_plain(about['task'])}",
         "",
@@ -71,7 +72,7 @@ def card(about: dict[str, Any], privacy: dict[str, Any], public: list[dict[str, 
     lines += [f"- {what}" for what in privacy["not_covered"]]
     lines += [
         "",
-        f"Audit: {privacy['audit']['status']} (`{privacy['audit']['command']}` attacks the learner).",
+        f"Audit: {privacy['audit']['status']} (`{command}` attacks the learner).",
         "",
         f"Ledger: entry {head['sequence']}, SHA-256 `{head['hash']}`. A home whose ledger lacks this entry is "
         "older than this release and must not learn.",

@@ -118,9 +118,11 @@ def load(folder: Path) -> Declared:
             raise ValueError("unit or labels")
         if not all(isinstance(word, str) for word in (*declared.options, *dict(declared.options).values())):
             raise ValueError("options")
+        if not isinstance(declared.learner, str) or not isinstance(declared.per_task_epsilon, int | float | None):
+            raise ValueError("learner or per_task_epsilon")
         if declared.status not in get_args(Status):
             raise ValueError("status")
-    except (KeyError, TypeError, ValueError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is not in the format of a home ({error!r}); restore it from a backup") from error
     return declared
 

@@ -660,12 +660,7 @@ def make_learner(declared: Declared) -> Learner:
     cls = learners.find(declared.learner)
     if cls.KEEPS_RECORDS:
         raise BadInput(f"{cls.NAME} reads records of past tasks again, and a home holds none; use private-replay")
-    words = dict(declared.options)
-    words["protects"] = declared.unit
-    words["per_user"] = str(declared.per_user)
-    if declared.per_task_epsilon is not None:
-        words["per_task_epsilon"] = repr(declared.per_task_epsilon)
-    return configure(cls, {}, words, declared.epsilon, declared.delta)
+    return configure(cls, {}, declared.settings, declared.epsilon, declared.delta)
 
 
 def init(

@@ -99,9 +99,10 @@ def privacy_statement(home: Home, head: tuple[int, str], tasks: list[dict[str, A
 def _audit_command(declared: Declared) -> str:
     """An audit of the learner in the very settings of this home; with no guarantee there is none to audit."""
     if declared.guarantee.epsilon is None:
-        return f"l2dp audit {declared.learner}"
+        return f"l2dp audit {shlex.quote(declared.learner)}"
     options = "".join(f" -o {shlex.quote(f'{name}={value}')}" for name, value in sorted(declared.settings.items()))
-    return f"l2dp audit {declared.learner} --epsilon {declared.epsilon!r} --delta {declared.delta!r}{options}"
+    budget = f"--epsilon {declared.epsilon!r} --delta {declared.delta!r}"
+    return f"l2dp audit {shlex.quote(declared.learner)} {budget}{options}"
 
 
 def write_release(home: Home, book: Book, out: Path, task: str | None, onnx: bool = False) -> Release:

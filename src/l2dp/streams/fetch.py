@@ -244,6 +244,18 @@ def _given(home: Home) -> tuple[Path | None, str]:
     return (None, f"{folder} lacks {', '.join(missing)}") if missing else (folder, "")
 
 
+RECORDINGS = ("wisdm", "motionsense")
+"""The sets behind `har-rates`, each in a folder of its own below `har/`."""
+RECORDED = ("samples.parquet", "labels.parquet")
+
+
+def recordings_at(dataset: str) -> tuple[Path | None, list[Path]]:
+    """The folder with one set of recordings, if there is one, and where was looked."""
+    asked = os.environ.get("L2DP_DATA")
+    places = [place / "har" / dataset for place in (*([Path(asked)] if asked else []), cache_folder())]
+    return next((place for place in places if all((place / name).is_file() for name in RECORDED)), None), places
+
+
 def cache_folder() -> Path:
     # A relative path must be ignored, says the XDG specification.
     asked = Path(os.environ.get("XDG_CACHE_HOME", ""))

@@ -6,7 +6,6 @@ MotionSense's (50 Hz), half of the people of each at the recorded rate, the othe
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,12 +26,11 @@ from l2dp.har.normalise import Constants
 from l2dp.har.split import shuffled
 from l2dp.har.tables import Dialect, label_sessions, samples
 from l2dp.har.windows import Overlap
-from l2dp.streams.fetch import cache_folder
+from l2dp.streams.fetch import RECORDED, recordings_at
 from l2dp.streams.records import Records, Sealed, Source, Space, Stream, Task
 
 ACTIVITIES = ("walking", "running", "stairs", "sitting", "standing")
 SAME = {"jogging": "running", "upstairs": "stairs", "downstairs": "stairs"}
-FILES = ("samples.parquet", "labels.parquet")
 
 
 @dataclass(frozen=True)
@@ -129,13 +127,10 @@ def _source(rows: pl.DataFrame, space: Space, names: list[str], title: str) -> S
 
 def recordings(dataset: str) -> Path:
     """The folder of one of the benchmark's sets, in `$L2DP_DATA` or in the cache."""
-    asked = os.environ.get("L2DP_DATA")
-    places = [*([Path(asked)] if asked else []), cache_folder()]
-    for place in places:
-        folder = place / "har" / dataset
-        if all((folder / name).is_file() for name in FILES):
-            return folder
-    looked = " nor ".join(str(place / "har" / dataset) for place in places)
+    folder, places = recordings_at(dataset)
+    if folder is not None:
+        return folder
+    looked = " nor ".join(map(str, places))
     raise BadInput(
         f"the {dataset} recordings are not in {looked}; put samples.parquet (user, time_ns, x, y, z in m/s2) and "
         f"labels.parquet (user, start_ns, end_ns, label) there, or set L2DP_DATA to a folder with har/{dataset}/ in it"
@@ -201,8 +196,8 @@ def _divide(found: Labelled, seed: int, split: How, name: str) -> tuple[Tensor, 
 @lru_cache(maxsize=8)
 def labelled(part: Part, folder: str, overlap: float = OVERLAP) -> Labelled:
     """All windows of one task of `har-rates`, scaled by public constants."""
-    source = samples(Path(folder) / FILES[0], Dialect())
-    marks = label_sessions(Path(folder) / FILES[1], Dialect())
+    source = samples(Path(folder) / RECORDED[0], Dialect())
+    marks = label_sessions(Path(folder) / RECORDED[1], Dialect())
     everybody = marks["user"].unique().sort().to_list()
     people = everybody[part.turn :: 2]
     slower: Mapping[float, float] = {} if part.rate == part.recorded else {part.recorded: part.rate}
