@@ -28,8 +28,8 @@ CLIP_MARGIN = 0.99
 """Gradients are cut slightly below the bound: float32 sums of networks and the rounding to a grid take up the rest."""
 LARGEST = 20_000
 """Examples that one noisy gradient of a network may be expected to sample: the margin has to cover its float32 sums."""
-AT_ONCE = 2**17
-"""Numbers of rows that are read once and used twice: they should fit the processor's cache."""
+AT_ONCE = 256
+"""Rows that are read once and used twice: they should fit the processor's cache."""
 USERS, HELD = 128, 2**24
 """Users whose gradients are held together, and the most numbers in those."""
 FINE = 2.0**30
@@ -129,8 +129,11 @@ class LinearGradients:
 
     def _over_records(self, weight: Tensor, chosen: Tensor) -> Tensor:
         total = torch.zeros_like(weight.T)
-        for some in chosen.split(max(64, AT_ONCE // self._rows.shape[1])):
-            rows = self._rows.index_select(0, some).double()
+        taken = self._rows.new_empty(AT_ONCE, len(weight))  # once: new memory for every part would cost more than sums
+        wide = torch.empty_like(taken, dtype=torch.float64)
+        for some in chosen.split(AT_ONCE):
+            torch.index_select(self._rows, 0, some, out=taken[: len(some)])
+            rows = wide[: len(some)].copy_(taken[: len(some)])
             errors = self._errors(rows, self._labels[some], weight)
             # The gradient of one example is the outer product of its features and its errors: the norms multiply.
             norms = self._norms[some] * errors.norm(dim=1)
