@@ -53,7 +53,7 @@ class WorstCase(Attack):
 
     NAME: ClassVar[str] = "worst-case neighbour"
     THREAT: ClassVar[str] = "the released class sums; everything but the presence of one unit"
-    RUNS: ClassVar[dict[Level, int]] = {"quick": 600_000, "thorough": 2_000_000}
+    RUNS: ClassVar[dict[Level, int]] = {"quick": 1_000_000, "thorough": 2_000_000}
     JOBS: ClassVar[int] = 2
 
     def refusal(self, target: Target) -> str | None:
