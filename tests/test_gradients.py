@@ -258,12 +258,6 @@ def test_the_margin_covers_the_float32_sums_of_a_network() -> None:
     assert 0 < drift * gradients.LARGEST / gradients.PART <= (1 - CLIP_MARGIN) / 2 * clip
 
 
-@pytest.mark.parametrize(("size", "batch"), [(33_346, 20_000), (20_000, 50_000)])
-def test_the_largest_sample_is_allowed(size: int, batch: int) -> None:
-    gradients.small_enough(min(batch, size))
-    gradients.small_enough(min(1.0, batch / size) * size)
-
-
 def test_samples_that_are_too_large_for_float32_are_refused() -> None:
     x, y = torch.rand(8, 4), torch.zeros(8, dtype=torch.int64)
     sampled = Sampled(Records(Source(x, y, "test")), torch.arange(8))

@@ -100,6 +100,13 @@ def learn(boundary: PrivateMemory, one: Task, steps: int = 5, batch: int = 10) -
     return replays
 
 
+@pytest.mark.parametrize(("size", "batch", "rate"), [(33_346, 20_000, 20_000 / 33_346), (20_000, 50_000, 1.0)])
+def test_the_largest_sample_is_planned_and_one_more_refused(size: int, batch: int, rate: float) -> None:
+    assert memory().own_reading(size, 1, batch).rate == pytest.approx(rate)
+    with pytest.raises(BadInput, match="samples of about 20,001 examples"):
+        memory().own_reading(max(size, 20_001), 1, 20_001)
+
+
 # --- charges come before reads -----------------------------------------------------------------------------
 
 

