@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -155,6 +156,10 @@ def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         (["fig-split-mnist", "--workers", "0"], "--workers must be at least 1"),
         (["fig-split-mnist", "--known", str(tmp_path / "none")], "is not a folder"),
         (["docs", "--known", str(tmp_path / "none")], "is not a folder"),
+        (["list", "--known", str(tmp_path / "none")], "is not a folder"),
+        (["fig-split-mnist", "--seeds", "-1"], "choose a whole number from 0"),
+        (["budget-growth", "--seeds", "1"], "budget-growth has none"),
+        ([str(tmp_path / "none.toml")], "there is no file"),
     ):
         with pytest.raises(SystemExit) as ended:
             cli.main(["experiment", *words, "--quick", "--out", str(tmp_path / "out")])
@@ -168,6 +173,9 @@ def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str], tmp_pat
     said = capsys.readouterr().out
     assert ended.value.code == 0
     assert all(name in said for name in declared.names())
+    mine = said[said.index("\nfig-split-mnist ") : said.index("\nprivate-replay-vs-paper ")]
+    assert "full: needs mnist" in mine
+    assert "quick: needs nothing" in mine
 
 
 # --- identity -----------------------------------------------------------------------------------------
@@ -480,23 +488,92 @@ def _tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_effects_are_confirmed_contradicted_or_left_open() -> None:
     low, high = [0.50, 0.51, 0.50, 0.49], [0.80, 0.81, 0.80, 0.79]
-    assert curves(high, low)["verdict"] == "confirmed"
-    assert curves(low, high)["verdict"] == "contradicted"
+    assert curves(high, low)["verdict"] == "confirmed (one seed)"
+    assert curves(low, high)["verdict"] == "contradicted (one seed)"
     assert curves(low, [0.49, 0.52, 0.50, 0.50])["verdict"] == "not told apart"
     assert curves(high, low)["mean_difference"] == pytest.approx(0.3)
     few = curves([0.9, 0.91, 0.1, 0.1], [0.5, 0.51, 0.9, 0.9], "tasks = 2\n")
-    assert few["verdict"] == "confirmed"
+    assert few["verdict"] == "confirmed (one seed)"
     gap = curves([0.9, 0.8, 0.7, 0.6], [0.5, 0.5, 0.5, 0.5], 'gap = "shrinks"\n')
-    assert (gap["verdict"], gap["first_gap"]) == ("confirmed", pytest.approx(0.4))
-    assert curves([0.9, 0.8, 0.7, 0.6], [0.5] * 4, 'gap = "grows"\n')["verdict"] == "contradicted"
+    assert (gap["verdict"], gap["first_gap"]) == ("confirmed (one seed)", pytest.approx(0.4))
+    assert curves([0.9, 0.8, 0.7, 0.6], [0.5] * 4, 'gap = "grows"\n')["verdict"] == "contradicted (one seed)"
     assert trend([(1, 0.1, 0.0), (2, 0.1, 0.0), (3, 0.1, 0.0)]) == (0.0, 1.0)
     # A lead that shrinks, vanishes and turns has shrunk.
     turned = curves([0.6, 0.55, 0.45, 0.4], [0.5] * 4, 'gap = "shrinks"\n')
-    assert turned["verdict"] == "confirmed"
+    assert turned["verdict"] == "confirmed (one seed)"
     # What both curves do does not hide that one is above the other.
     falling = [0.9, 0.7, 0.5, 0.3], [0.88, 0.69, 0.48, 0.29]
-    assert curves(*falling)["verdict"] == "confirmed"
+    assert curves(*falling)["verdict"] == "confirmed (one seed)"
     assert curves(*falling)["p"] > 0.5
+    # Higher on the whole, lower where the curves end: neither is told.
+    crossed = curves([0.9, 0.91, 0.9, 0.49], [0.5, 0.51, 0.50, 0.50])
+    assert crossed["mean_difference"] > 0 > crossed["difference"]
+    assert crossed["verdict"] == "not told apart"
+
+
+def test_effects_that_state_no_direction() -> None:
+    low, high = [0.50, 0.51, 0.50, 0.49], [0.80, 0.81, 0.80, 0.79]
+    alike = 'stated = "no difference"\n'
+    assert curves(low, [0.49, 0.52, 0.50, 0.50], alike)["verdict"] == "not told apart, as stated"
+    assert curves(high, low, alike)["verdict"] == "contradicted (one seed)"
+    assert curves(low, high, alike)["verdict"] == "contradicted (one seed)"
+    drawn = 'stated = "nothing"\n'
+    assert curves(high, low, drawn)["verdict"] == "higher (one seed)"
+    assert curves(low, high, drawn)["verdict"] == "lower (one seed)"
+
+
+def test_a_quick_form_says_nothing_of_the_paper(tmp_path: Path) -> None:
+    text = SMALL.replace("[common]", 'notes = ["of the full form"]\n[common]') + "paper_p = 0.0123\n"
+    text = text.replace("[quick]", '[quick]\nnotes = ["of the quick form"]')
+    for quick in (False, True):
+        experiment = declared.load(write(tmp_path, text), quick)
+        found = {}
+        for row, value in zip(experiment.rows, (0.5, 0.9), strict=True):
+            assert row.request is not None
+            for seed in row.seeds:
+                tasks = row.request.tasks or 0
+                matrix = [[value + index / 1000] * tasks for index in range(tasks)]
+                found[digest(configuration(row.request, seed))] = result(row.request, seed, matrix)
+        page = perform.page(outcome(experiment, found))
+        assert ("0.012" in page, "confirmed" in page) == (not quick, not quick)
+        assert ("of the full form" in page, "of the quick form" in page) == (not quick, quick)
+        console = Console(width=200, file=io.StringIO())
+        perform.show(outcome(experiment, found), console)
+        assert ("0.012" in console.file.getvalue()) == (not quick)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 300])
+def test_nothing_on_the_terminal_is_cut_off(width: int) -> None:
+    columns = ["method", "guarantee", "accuracy %", *(f"column{index}" for index in range(6)), "verdict"]
+    row = ["A-GEM\n  on all records", "ε=0.5 claimed, refuted", "73.2 ± 0.4 (paper 79.71, -6.5)"]
+    row += [f"value{index}" for index in range(6)] + ["contradicted"]
+    console = Console(width=width, file=io.StringIO())
+    tables.show(columns, [row, row], console)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    for word in " ".join([*columns[1:], *row]).split():
+        assert word.strip(",;") in said, word
+
+
+def test_an_improvement_is_judged_as_an_improvement() -> None:
+    experiment = declared.load("fig-permuted-mnist")
+    rows = {row.name: row for row in experiment.rows}
+    some = [rows["l2dp-ml-0.5"], rows["l2dp-ml-2"]]
+    for first, second, judged in ((0.55, 0.57, "worse"), (0.40, 0.50, "reproduced"), (0.40, 0.55, "better")):
+        found = {}
+        for row, value in zip(some, (first, second), strict=True):
+            assert row.request is not None
+            found[digest(configuration(row.request, 0))] = result(row.request, 0, [[value] * 20] * 20, 0.5)
+        made = outcome(replace(experiment, rows=tuple(some), effects=()), found)["rows"][1]
+        assert made["verdict"]["accuracy"] == judged
+        assert f"an improvement of {100 * (second - first):+.1f} points, the paper prints +9.92" in tables.word(made)
+
+
+def test_seeds_that_were_not_run_are_named(tmp_path: Path) -> None:
+    experiment = declared.load(write(tmp_path))
+    request = experiment.rows[0].request
+    assert request is not None
+    found = {digest(configuration(request, 1)): result(request, 1, [[0.5] * 3] * 3)}
+    assert "1 (0 not run)" in tables.cells(outcome(experiment, found)["rows"][0], quick=False)
 
 
 def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None:
@@ -516,7 +593,7 @@ def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None
     both = found((0, 0, low), (0, 1, low), (1, 0, high), (1, 1, high))
     assert (both["verdict"], both["seeds"]) == ("confirmed", 2)
     one = found((0, 0, low), (1, 0, high), (1, 1, [0.0] * 4))
-    assert (one["verdict"], one["seeds"], one["mean_difference"]) == ("confirmed", 1, pytest.approx(0.3))
+    assert (one["verdict"], one["seeds"], one["mean_difference"]) == ("confirmed (one seed)", 1, pytest.approx(0.3))
     assert found((0, 0, low), (1, 1, high))["verdict"] == "no seed in common"
     # One seed shows much, the other a little the other way: their mean alone would confirm it.
     split = found((0, 0, low), (0, 1, high), (1, 0, high), (1, 1, [0.79, 0.80, 0.79, 0.78]))
@@ -533,6 +610,14 @@ def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None
         ("seeds = [0, 1]", 'seeds = ["0"]', "must be a whole number"),
         ("tasks = 3", 'tasks = "two"', "must be a whole number"),
         ("tasks = 3", 'tasks = 3\nepochs = "12"', "must be a whole number"),
+        ("tasks = 3", 'tasks = 3\nminutes = "ten"', "must be a number above 0"),
+        ("tasks = 3", "tasks = 3\nminutes = -1", "must be a number above 0"),
+        ("tasks = 3", 'tasks = 3\nbalanced = "yes"', "must be true or false"),
+        ("tasks = 3", "tasks = 3\norder = 5", "must be words in quotes"),
+        ("tasks = 3", 'tasks = 3\npaper = "split-mnist/nobody"', r"paper\.toml has no"),
+        ("[[effect]]", '[[effect]]\npaper_p = "small"', "must be a number above 0"),
+        ("[[effect]]", '[[effect]]\nstated = "less"', "choose from more, no difference, nothing"),
+        ('kind = "figure"', 'kind = "grid"', "named budget-noise-clip"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, what: str) -> None:
@@ -611,7 +696,8 @@ def test_the_audit_summary_takes_thorough_audits_that_are_known(tmp_path: Path, 
     monkeypatch.setattr(audits, "audit", none)
     with pytest.raises(BadInput, match="an audit is made"):
         audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
-    (tmp_path / "whole.json").write_text(json.dumps(whole), "utf-8")
+    # What a call that was stopped had finished lies in its own folder.
+    (tmp_path / "l2dp-ml.json").write_text(json.dumps(whole), "utf-8")
     table = audits.summary(Ask(False, tmp_path, [tmp_path], SILENT))
     assert table.rows == [["l2dp-ml", "–", "ε=0.5 claimed, refuted", 2, "rank", "5.60", "6.60", "refuted"]]
 

@@ -24,6 +24,26 @@ def test_the_page_agrees_with_the_results() -> None:
         assert pages.stamped(DOCS / "figures" / name) == figures.data_hash(found, picture), "run `l2dp experiment docs`"
 
 
+def test_pictures_of_functions_are_the_recorded_ones() -> None:
+    for path in sorted((RESULTS / "experiments").glob("*.png")):
+        assert (DOCS / "figures" / path.name).read_bytes() == path.read_bytes(), "run `l2dp experiment docs`"
+    shown = set(re.findall(r"\(figures/([^)]+)\)", (DOCS / pages.PAGE).read_text("utf-8")))
+    assert shown
+    assert {name for name in shown if not (DOCS / "figures" / name).is_file()} == set()
+
+
+def test_what_is_recorded_is_not_replaced(tmp_path: Path) -> None:
+    results, out = tmp_path / "results", tmp_path / "out"
+    (results / "experiments").mkdir(parents=True)
+    shutil.copy(RESULTS / "experiments" / "speed.json", results / "experiments")
+    old = json.loads((RESULTS / "experiments" / "speed.json").read_text("utf-8"))
+    (out / "speed").mkdir(parents=True)
+    (out / "speed" / "outcome.json").write_text(json.dumps(old | {"notes": ["another"]}), "utf-8")
+    assert pages.collect(results, out) == 0
+    (results / "experiments" / "speed.json").unlink()
+    assert pages.collect(results, out) == 1
+
+
 def test_every_experiment_is_on_the_page() -> None:
     text = (DOCS / pages.PAGE).read_text("utf-8")
     for name in declared.names():

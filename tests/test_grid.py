@@ -35,6 +35,7 @@ def outcome(accuracies: dict[str, float | None]) -> dict[str, Any]:
     rows = [
         {
             "curve": [accuracy],
+            "state": "run on a sub-sample",
             "name": name,
             "label": name,
             "guarantee": GUARANTEE,

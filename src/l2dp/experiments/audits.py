@@ -20,11 +20,12 @@ QUICK_RUNS = 200
 def summary(ask: Ask) -> Table:
     """One row for each setting of each learner; the findings themselves go into the folder.
 
-    A thorough audit at the same ε that lies among the known results (`l2dp audit … --level thorough --out`) is taken.
+    An audit of the same ε and level that lies among the known results (`l2dp audit … --level thorough --out`) or in
+    the folder, from a call that was stopped, is taken.
     """
     rows: list[list[Any]] = []
     for learner, epsilon in STATED.items():
-        found = None if ask.quick else _known(ask, learner, epsilon)
+        found = _known(ask, learner, epsilon)
         if found is None:
             found = audit(
                 settings.targets(learner, epsilon, None, {}),
@@ -49,8 +50,8 @@ def _known(ask: Ask, learner: str, epsilon: float) -> dict[str, Any] | None:
     # The same settings, all attacks, all their trials: nothing less stands for the audit of a learner.
     whole = {
         "learner": learner,
-        "level": "thorough",
-        "runs": None,
+        "level": "quick" if ask.quick else "thorough",
+        "runs": QUICK_RUNS if ask.quick else None,
         "attacks": [attack.NAME for attack in ATTACKS],
         "targets": [target.to_json() for target in settings.targets(learner, epsilon, None, {})],
     }

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from l2dp.errors import BadInput
+from l2dp.experiments.paper import printed
 from l2dp.sweeps import Request
 
 CATALOGUE = Path(str(files("l2dp.experiments").joinpath("catalogue")))
@@ -29,6 +30,7 @@ TOP = {
     *("common", "quick", "row", "rows_of", "effect", "function"),
 }
 MEASURES, GAPS = ("accuracy", "forgetting"), (None, "grows", "shrinks")
+STATED = ("more", "no difference", "nothing")
 NUMBERS = ("tasks", "per_task", "test_records", "batch_size", "evaluate_every")
 KINDS = ("table", "figure", "pvalues", "epsilon", "grid")
 
@@ -74,6 +76,8 @@ class Effect:
     gap: str | None = None
     ours: bool = False
     """Whether we say it, and not the paper."""
+    stated: str = "more"
+    """What is said: that `more` is higher, that nothing tells the two apart, or nothing (the paper draws them only)."""
 
 
 EFFECT = {f.name for f in fields(Effect)}
@@ -109,6 +113,8 @@ def load(name: str, quick: bool = False, within: tuple[str, ...] = ()) -> Experi
     if not path.is_file():
         near = difflib.get_close_matches(name, names(), 1, 0.5)
         hint = f"did you mean {near[0]!r}?" if near else f"choose from {', '.join(names())}, or give a .toml file"
+        if name.endswith(".toml"):
+            raise BadInput(f"there is no file {name}; give the path of one, or a name from `l2dp experiment list`")
         raise BadInput(f"unknown experiment {name!r}; {hint}")
     try:
         text = path.read_text("utf-8")
@@ -124,7 +130,8 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
     if found.get("kind", "table") not in KINDS:
         raise BadInput(f"{path}: kind {found['kind']!r}; choose from {', '.join(KINDS)}")
     common = found.get("common", {})
-    changed = {key: value for key, value in found.get("quick", {}).items() if key != "needs"} if quick else {}
+    smaller = found.get("quick", {})
+    changed = {key: value for key, value in smaller.items() if key not in ("needs", "notes")} if quick else {}
     rows = tuple(row for block in found.get("row", []) for row in _rows(path, common, block, changed, quick))
     for other in found.get("rows_of", []):
         if other in (path.stem, str(path), *within):
@@ -132,6 +139,9 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
         inner = load(other, quick, (*within, path.stem, str(path)))
         rows += tuple(replace(row, name=f"{other}/{row.name}") for row in inner.rows)
     names_there = [row.name for row in rows]
+    for name in names_there if found.get("kind") == "grid" else ():
+        if len(name.split("-")) != 3:
+            raise BadInput(f"{path}: the rows of a grid are named budget-noise-clip, {name!r} is not")
     if len(set(names_there)) < len(names_there):
         raise BadInput(f"{path}: two rows have the same name; {', '.join(names_there)}")
     effects = []
@@ -142,12 +152,20 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
             raise BadInput(
                 f"{path}: the effect {effect.says!r} must measure accuracy or forgetting, and a gap grows or shrinks"
             )
+        if effect.stated not in STATED:
+            choices = ", ".join(STATED)
+            raise BadInput(f"{path}: the effect {effect.says!r} has stated = {effect.stated!r}; choose from {choices}")
+        if effect.paper_p is not None:
+            _positive(effect.paper_p, path, f"the effect {effect.says!r}", "paper_p")
         if effect.tasks is not None:
             _whole(effect.tasks, path, f"the effect {effect.says!r}", "tasks")
         for row in (effect.more, effect.than):
             if row not in names_there:
                 raise BadInput(f"{path}: the effect {effect.says!r} names the row {row!r}, which is not there")
         effects.append(effect)
+    for block in (found, smaller):
+        if block.get("minutes") is not None:
+            _positive(block["minutes"], path, "the file", "minutes")
     if bool(rows) == bool(found.get("function")):
         raise BadInput(f"{path}: an experiment has rows or a function, one of the two")
     return Experiment(
@@ -157,12 +175,12 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
         found.get("kind", "table"),
         quick,
         found.get("place", ""),
-        tuple(found.get("quick", {}).get("needs", ()) if quick else found.get("needs", ())),
+        tuple((smaller if quick else found).get("needs", found.get("needs", ()))),
         rows,
         tuple(effects),
-        tuple(found.get("notes", ())),
+        tuple((smaller if quick else found).get("notes", ())),
         found.get("function"),
-        found.get("quick", {}).get("minutes") if quick else found.get("minutes"),
+        (smaller if quick else found).get("minutes"),
     )
 
 
@@ -207,6 +225,16 @@ def _row(path: Path, given: dict[str, Any], quick: bool) -> Row:
     for key in NUMBERS:
         if key in given:
             _whole(given[key], path, f"row {given.get('name')!r}", key)
+    for key in ("balanced", "disjoint", "full_batch", "released"):
+        if not isinstance(given.get(key, False), bool):
+            raise BadInput(f"{path}: row {given.get('name')!r} has {key} = {given[key]!r}; it must be true or false")
+    for key in ("name", "label", "paper", "why", "unrun", "impossible", "stands_in", "order", "benchmark", "learner"):
+        if not isinstance(given.get(key, ""), str):
+            raise BadInput(f"{path}: row {given.get('name')!r} has {key} = {given[key]!r}; it must be words in quotes")
+    if given.get("minutes") is not None:
+        _positive(given["minutes"], path, f"row {given.get('name')!r}", "minutes")
+    if about.get("paper") is not None:
+        printed(about["paper"])  # refuses what is not there before anything is run
     if quick:
         about["paper"] = None
     if given.get("impossible"):
@@ -228,6 +256,11 @@ def _whole(value: Any, path: Path, where: str, key: str, least: int = 1) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise BadInput(f"{path}: {where} has {key} = {value!r}; it must be a whole number, at least {least}")
     return value
+
+
+def _positive(value: Any, path: Path, where: str, key: str) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < float("inf"):
+        raise BadInput(f"{path}: {where} has {key} = {value!r}; it must be a number above 0")
 
 
 def _word(value: object) -> str:

@@ -44,7 +44,7 @@ def data_hash(found: Json, picture: str) -> str:
         [row["label"], row["guarantee"], _digits(row.get("curve", [])), row.get("epsilon")] for row in found["rows"]
     ]
     tests = [[label, _digits(curve)] for label, curve in p_value_curves(found)]
-    text = json.dumps([picture, found["title"], found["quick"], rows, tests])
+    text = json.dumps([picture, _title(found), rows, tests])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -57,33 +57,57 @@ def draw(found: Json, picture: str, path: Path) -> None:
     # Imported here: it takes longer than everything else, and tables need none of it.
     from matplotlib.figure import Figure
 
-    quick = "QUICK FORM, not the paper's data: " if found["quick"] else ""
+    title = _title(found)
     if picture == "grid":
         figure = Figure(figsize=(9.0, 4.2), dpi=120, layout="constrained")
         grid.paint(figure, found)
-        figure.suptitle(textwrap.fill(quick + found["title"], 90), fontsize=12)
-        _save(figure, path, data_hash(found, picture))
-        return
-    figure = Figure(figsize=(8.0, 4.0 + 0.2 * len(found["rows"])), dpi=120, layout="constrained")
-    axes = figure.add_subplot()
-    {"accuracy": _accuracy, "pvalues": _p_values, "epsilon": _against_epsilon}[picture](axes, found)
+        figure.suptitle(textwrap.fill(title, 90), fontsize=12, parse_math=False)
+    elif picture == "pvalues":
+        figure = _p_values(found)
+        figure.suptitle(textwrap.fill(title, 90), fontsize=12, parse_math=False)
+    else:
+        figure = Figure(figsize=(8.0, 4.0 + 0.2 * len(found["rows"])), dpi=120, layout="constrained")
+        axes = figure.add_subplot()
+        {"accuracy": _accuracy, "epsilon": _against_epsilon}[picture](axes, found)
+        _plain(axes)
+        axes.set_title(textwrap.fill(title, 80), fontsize=12, parse_math=False)
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", fontsize=9, frameon=False)
+    save(figure, path, data_hash(found, picture))
+
+
+def save(figure: Figure, path: Path, hash: str | None = None) -> None:
+    """As a PNG that is the same whenever it shows the same, with the hash of its data if there is one."""
+    png = io.BytesIO()
+    figure.savefig(png, format="png", metadata={"Software": None} | ({} if hash is None else {DATA: hash}))
+    durable.write_bytes(path, png.getvalue())
+
+
+def marked(title: str, quick: bool) -> str:
+    """A title that tells a quick form from what stands beside the paper."""
+    return f"QUICK FORM, not the paper's data: {title}" if quick else title
+
+
+def _title(found: Json) -> str:
+    """What a picture shows, and of which data if they are not the paper's."""
+    if found["quick"]:
+        return marked(found["title"], True)
+    states = {row["state"] for row in found["rows"] if "curve" in row}
+    words = {"run on a sub-sample": "sub-sampled", "run on other data": "other data stand in"}
+    said = [word for state, word in words.items() if state in states]
+    return f"{found['title']} ({', '.join(said)})" if said else str(found["title"])
+
+
+def _plain(axes: Axes) -> None:
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title(textwrap.fill(quick + found["title"], 80), fontsize=12, parse_math=False)
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", fontsize=9, frameon=False)
-    _save(figure, path, data_hash(found, picture))
-
-
-def _save(figure: Figure, path: Path, hash: str) -> None:
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={DATA: hash, "Software": None})
-    durable.write_bytes(path, png.getvalue())
 
 
 def _style(index: int) -> dict[str, Any]:
     turn, colour = divmod(index, len(LIGHT))
-    return {"color": LIGHT[colour], "marker": MARKERS[colour], "linestyle": ("-", "--", ":")[turn % 3], "markersize": 5}
+    # A line of one point shows neither dashes nor dots: another turn has other pairs of colour and marker, too.
+    marker = MARKERS[(colour + turn) % len(MARKERS)]
+    return {"color": LIGHT[colour], "marker": marker, "linestyle": ("-", "--", ":")[turn % 3], "markersize": 5}
 
 
 def _accuracy(axes: Axes, found: Json) -> None:
@@ -106,15 +130,32 @@ def _accuracy(axes: Axes, found: Json) -> None:
     axes.set_ylabel("average accuracy (%)")
 
 
-def _p_values(axes: Axes, found: Json) -> None:
-    for index, (label, curve) in enumerate(p_value_curves(found)):
-        points = [(tasks, max(p, LEAST_P)) for tasks, p in enumerate(curve, 1) if p is not None]
-        axes.plot(*zip(*points, strict=True), label=label, linewidth=1.6, **_style(index))
-    axes.axhline(0.05, color="black", linewidth=0.8, linestyle=":")
-    axes.set_yscale("log")
-    axes.locator_params(axis="x", integer=True)
-    axes.set_xlabel("number of tasks")
-    axes.set_ylabel("p value (two-tailed t-test of the curves)")
+def _p_values(found: Json) -> Figure:
+    """One panel for each stream, which the words before a colon name, as in the paper."""
+    from matplotlib.figure import Figure
+
+    panels: dict[str, list[tuple[str, list[float | None]]]] = {}
+    for label, curve in p_value_curves(found):
+        stream, colon, rest = label.partition(": ")
+        panels.setdefault(stream if colon else "", []).append((rest if colon else label, curve))
+    across = min(2, len(panels))
+    down = math.ceil(len(panels) / across)
+    figure = Figure(figsize=(6.0 * across if across > 1 else 8.0, 4.8 * down), dpi=120, layout="constrained")
+    for place, (stream, curves) in enumerate(panels.items(), 1):
+        axes = figure.add_subplot(down, across, place)
+        for index, (label, curve) in enumerate(curves):
+            points = [(tasks, max(p, LEAST_P)) for tasks, p in enumerate(curve, 1) if p is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), label=label, linewidth=1.6, **_style(index))
+        axes.axhline(0.05, color="black", linewidth=0.8, linestyle=":")
+        axes.set_yscale("log")
+        axes.locator_params(axis="x", integer=True)
+        axes.set_xlabel("number of tasks")
+        axes.set_ylabel("p value (two-tailed t-test of the curves)")
+        _plain(axes)
+        axes.set_title(stream, fontsize=10, parse_math=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), fontsize=8, frameon=False)
+    return figure
 
 
 def _against_epsilon(axes: Axes, found: Json) -> None:

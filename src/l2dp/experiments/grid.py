@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from l2dp.errors import BadInput
 from l2dp.lifetime import Phase, Reading, curve_epsilon, kept_readings, reading_curve
 from l2dp.selection import select
 
@@ -33,10 +32,7 @@ class Cell(NamedTuple):
 def cells(found: Json) -> list[Cell]:
     found_cells = []
     for row in found["rows"]:
-        name = row["name"].split("-")
-        if len(name) != 3:
-            raise BadInput(f"the rows of a grid are named budget-noise-clip, {row['name']!r} is not")
-        budget, noise, clip = name
+        budget, noise, clip = row["name"].split("-")
         found_cells.append(Cell(budget, noise, clip, row))
     return found_cells
 

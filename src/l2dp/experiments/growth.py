@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from l2dp import durable
+from l2dp.experiments.figures import marked, save
 from l2dp.experiments.functions import Ask, Table
 from l2dp.growth import CLAIM, FLAT, WAYS, Curve, Habits, Way, grow, orders, unequal
 from l2dp.report.palette import LIGHT, MARKERS
@@ -35,13 +34,16 @@ def measure(ask: Ask) -> Table:
     rates = dict(list(RATES.items())[:3]) if ask.quick else RATES
     ordered = orders(list(rates.values()), habits, 0 if ask.quick else len(rates))
 
-    _draw(ask.folder / "tasks.png", "ε of a lifetime against its number of tasks", _against(marks, grown, "tasks"))
-    _draw(
-        ask.folder / "sizes.png",
-        f"ε of {STREAM} tasks against how unequal they are (the same number of records in all)",
-        _against(spreads, spread, "largest task over smallest"),
-    )
-    _draw(ask.folder / "orders.png", f"ε in all orders of {', '.join(rates)}", _over_orders(ordered))
+    pictures = {
+        "tasks.png": ("ε of a lifetime against its number of tasks", _against(marks, grown, "tasks")),
+        "sizes.png": (
+            f"ε of {STREAM} tasks against how unequal they are (the same number of records in all)",
+            _against(spreads, spread, "largest task over smallest"),
+        ),
+        "orders.png": (f"ε in all orders of {', '.join(rates)}", _over_orders(ordered)),
+    }
+    for name, (title, paint) in pictures.items():
+        _draw(ask.folder / name, marked(title, ask.quick), paint)
 
     rows = [
         _row(f"{mark} task{'s' if mark > 1 else ''}", grown, place)
@@ -54,9 +56,7 @@ def measure(ask: Ask) -> Table:
     ]
     for word, pick in (("least", min), ("most", max)):
         rows.append([f"{' '.join(rates)} in the order that costs {word}", *_extremes(ordered, pick)])
-    return Table(
-        ["lifetime", *(way.label for way in WAYS)], rows, _notes(habits), ["tasks.png", "sizes.png", "orders.png"]
-    )
+    return Table(["lifetime", *(way.label for way in WAYS)], rows, _notes(habits), list(pictures))
 
 
 def _after(sizes: Sequence[int], habits: Habits) -> dict[Way, float | None]:
@@ -158,6 +158,4 @@ def _draw(path: Path, title: str, paint: Paint) -> None:
     axes.set_title(textwrap.fill(title, 80), fontsize=12)
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", fontsize=8, frameon=False, ncols=2)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    durable.write_bytes(path, png.getvalue())
+    save(figure, path)

@@ -7,12 +7,15 @@ rotation and scaled a little, so that no two are alike. Accuracies are on window
 from __future__ import annotations
 
 import math
+from statistics import fmean, stdev
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from l2dp import durable
 from l2dp.budget import Budget
+from l2dp.experiments.figures import marked, save
 from l2dp.experiments.functions import Ask, Table
 from l2dp.learners import PrivateReplay
 from l2dp.runs import run
@@ -25,57 +28,73 @@ PER_CLASS = 2
 TURN = 0.2
 """Radians (standard deviation) by which a simulated person carries the phone otherwise than the real one."""
 STRETCH = 0.1
-SEEDS = (0,)
+SEEDS = (0, 1, 2)
 
 
 def table(ask: Ask) -> Table:
-    """Accuracy for numbers of people and budgets, and a picture."""
+    """Accuracy for numbers of people and budgets, and a picture; what a call that was stopped had measured is kept."""
     people, seeds = (PEOPLE[:3], SEEDS[:1]) if ask.quick else (PEOPLE, SEEDS)
-    found: dict[tuple[int, float], list[float]] = {}
-    status = ""
+    path = ask.folder / "measured.json"
+    measured: dict[str, dict[str, Any]] = durable.read_json(path) if path.is_file() else {}
     for seed in seeds:
         for count in people:
+            if all(_key(seed, count, epsilon) in measured for epsilon in BUDGETS):
+                continue
             stream = simulated(count, seed)
             for epsilon in BUDGETS:
-                learner = PrivateReplay(
-                    budget=Budget(epsilon, 1e-5),
-                    features="motion",
-                    lift=None,
-                    protects="user",
-                    per_user=PER_CLASS * len(ACTIVITIES),
-                )
-                result = run(stream, learner, seed=seed)
-                status = result.guarantee.status
-                found.setdefault((count, epsilon), []).append(float(result.average_accuracy[-1] or 0.0))
-    rows = [
-        [f"{count:,}", *(f"{100 * sum(some) / len(some):.1f} %" for some in (found[count, e] for e in BUDGETS))]
+                result = run(stream, _learner(epsilon), seed=seed)
+                measured[_key(seed, count, epsilon)] = {
+                    "accuracy": float(result.average_accuracy[-1] or 0.0),
+                    "status": result.guarantee.status,
+                }
+            durable.write_json(path, measured)
+            ask.console.print(f"{count:,} people, seed {seed}: done", highlight=False, markup=False)
+    found = {
+        (count, epsilon): [100 * measured[_key(seed, count, epsilon)]["accuracy"] for seed in seeds]
         for count in people
-    ]
+        for epsilon in BUDGETS
+    }
+    status = next(iter(measured.values()))["status"]
+    rows = [[f"{count:,}", *(_cell(found[count, epsilon]) for epsilon in BUDGETS)] for count in people]
     _draw(ask, people, found, status)
     columns = ["people", *(f"ε={epsilon:g}, δ=1e-05 {status}, a person protected" for epsilon in BUDGETS)]
-    notes = [f"Seeds {seeds}; {PER_CLASS} windows of each activity a person; chance is 20 to 28 %."]
+    many = f"{len(seeds)} seeds" if len(seeds) > 1 else "1 seed"
+    notes = [f"{many}; {PER_CLASS} windows of each activity a person; chance is 20 to 28 %."]
     return Table(columns, rows, notes, ["people.png"])
 
 
-def _draw(ask: Ask, people: tuple[int, ...], found: dict[tuple[int, float], list[float]], status: str) -> None:
-    import io
+def _key(seed: int, people: int, epsilon: float) -> str:
+    return f"seed {seed}, {people} people, epsilon {epsilon:g}"
 
+
+def _learner(epsilon: float) -> PrivateReplay:
+    per_user = PER_CLASS * len(ACTIVITIES)
+    return PrivateReplay(budget=Budget(epsilon, 1e-5), features="motion", lift=None, protects="user", per_user=per_user)
+
+
+def _cell(percents: list[float]) -> str:
+    shown = f"{fmean(percents):.1f}"
+    return f"{shown} ± {stdev(percents):.1f}" if len(percents) > 1 else shown
+
+
+def _draw(ask: Ask, people: tuple[int, ...], found: dict[tuple[int, float], list[float]], status: str) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7.0, 4.2), dpi=120, layout="constrained")
     axes = figure.add_subplot()
     for epsilon in BUDGETS:
-        means = [100 * sum(some) / len(some) for some in (found[count, epsilon] for count in people)]
-        axes.plot(people, means, marker="o", label=f"ε={epsilon:g}, δ=1e-05 {status}")
+        some = [found[count, epsilon] for count in people]
+        bars = [stdev(one) for one in some] if len(some[0]) > 1 else None
+        label = f"ε={epsilon:g}, δ=1e-05 {status}"
+        axes.errorbar(people, [fmean(one) for one in some], yerr=bars, capsize=2, marker="o", label=label)
     axes.set_xscale("log")
     axes.set_ylim(0, 100)
     axes.set_xlabel("people in the task (simulated)")
     axes.set_ylabel("accuracy on real people (%)")
+    axes.set_title(marked("A person protected: accuracy against the number of people", ask.quick), fontsize=11)
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
-    png = io.BytesIO()
-    figure.savefig(png, format="png", metadata={"Software": None})
-    durable.write_bytes(ask.folder / "people.png", png.getvalue())
+    save(figure, ask.folder / "people.png")
 
 
 def simulated(people: int, seed: int) -> Stream:

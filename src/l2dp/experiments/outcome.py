@@ -6,13 +6,15 @@ verdict.
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from l2dp import benchmarks, metrics
 from l2dp.budget import Guarantee
+from l2dp.errors import BadInput
 from l2dp.experiments.declared import Effect, Experiment, Row
 from l2dp.experiments.identity import configuration, digest
 from l2dp.experiments.paper import printed, verdict
@@ -28,6 +30,8 @@ Pairs = list[tuple[int, float, float]]
 def outcome(experiment: Experiment, results: Results) -> Json:
     """Everything a table, a figure or a page shows of an experiment."""
     rows = [_row(row, results) for row in experiment.rows]
+    for row in rows:
+        _judge_improvement(row, experiment.rows, rows)
     by_name = {row["name"]: row for row in rows}
     return {
         "experiment": experiment.name,
@@ -104,6 +108,8 @@ def _row(row: Row, results: Results) -> Json:
         asked = "–" if request.epsilon is None else f"asks for ε={request.epsilon:g}, not run: no status"
         return found | {"state": "not run", "guarantee": asked}
     some = list(mine.values())
+    if row.released and not all("released" in one for one in some):
+        raise BadInput(f"row {row.name!r}: {request.learner} has no test of its release apart; leave out `released`")
     tested = [one["released"] if row.released else one for one in some]
     by_seed = {str(seed): _curves(one) for seed, one in zip(mine, tested, strict=True)}
     curve, curve_sd = metrics.mean_and_sd([one["accuracy"] for one in by_seed.values()])
@@ -114,6 +120,7 @@ def _row(row: Row, results: Results) -> Json:
         "seeds": sorted(mine),
         "seeds_missing": [seed for seed in row.seeds if seed not in mine],
         "runs": sorted(hashes[seed] for seed in mine),
+        "by_seed_runs": [f"{hashes[seed]}{' released' if row.released else ''}" for seed in mine],
         "guarantee": str(guarantee),
         "status": guarantee.status,
         "epsilon": guarantee.epsilon,
@@ -128,12 +135,28 @@ def _row(row: Row, results: Results) -> Json:
         "by_seed": by_seed,
         "seconds": sum(one["seconds"] for one in some) / len(some),
     }
+    if row.released and (few := some[0]["config"].get("released_test_records")) is not None:
+        found["on"] += f", {few:,} test records a task"
     if theirs is not None and found["state"] == "run":
         for measure in ("accuracy", "forgetting"):
             printed_one, ours = getattr(theirs, measure), found[measure]
             if printed_one is not None and ours is not None:
                 found["verdict"][measure] = verdict(measure, ours, printed_one)
     return found
+
+
+def _judge_improvement(row: Json, declared: Sequence[Row], rows: Sequence[Json]) -> None:
+    """Where the paper prints an improvement on another row, that is what is reproduced or not."""
+    over = (row["paper"] or {}).get("over")
+    if over is None or "accuracy" not in row["verdict"]:
+        return
+    for other, found in zip(declared, rows, strict=True):
+        if other.paper == over and found.get("accuracy") is not None:
+            ours = row["accuracy"] - found["accuracy"]
+            theirs = row["paper"]["accuracy"] - found["paper"]["accuracy"]
+            row["improvement"] = {"ours": ours, "paper": theirs}
+            row["verdict"]["accuracy"] = verdict("accuracy", ours, theirs)
+            row["why"] = f"an improvement of {100 * ours:+.1f} points, the paper prints {100 * theirs:+.2f}"
 
 
 def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
@@ -145,6 +168,7 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         "paper_p": effect.paper_p,
         "tasks": effect.tasks,
         "ours": effect.ours,
+        "stated": effect.stated,
     }
     more, than = rows[effect.more], rows[effect.than]
     if not (more["seeds"] and than["seeds"]):
@@ -166,13 +190,14 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         found["first_gap"] = gaps[0]
         grows = slope > 0
         agree = all((trend(pairs)[0] > 0) == grows for pairs in each)
-        return found | {"verdict": _judged(found["p"], agree, grows == (effect.gap == "grows"))}
+        return found | {"verdict": _judged(effect, found["p"], agree, grows == (effect.gap == "grows"), len(seeds))}
     first, second = [a for _, a, _ in mean], [b for _, _, b in mean]
     found["p"] = metrics.p_value_curve(first, second)[-1]
     found["p_paired"] = metrics.p_value_curve(first, second, paired=True)[-1]
     higher = found["mean_difference"] > 0
-    agree = all((math.fsum(a - b for _, a, b in pairs) > 0) == higher for pairs in each)
-    return found | {"verdict": _judged(found["p_paired"], agree, higher)}
+    # What the curves say must hold where they end, too: that is what a table shows.
+    agree = (gaps[-1] > 0) == higher and all((math.fsum(a - b for _, a, b in pairs) > 0) == higher for pairs in each)
+    return found | {"verdict": _judged(effect, found["p_paired"], agree, higher, len(seeds))}
 
 
 def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:
@@ -180,10 +205,33 @@ def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:
     return [(task, a, b) for task, (a, b) in enumerate(both, 1) if a is not None and b is not None]
 
 
-def _judged(p: float, seeds_agree: bool, as_said: bool) -> str:
-    if p >= SIGNIFICANT or not seeds_agree:
-        return "not told apart"
-    return "confirmed" if as_said else "contradicted"
+def _judged(effect: Effect, p: float, agree: bool, as_said: bool, seeds: int) -> str:
+    """The verdict in words; of one seed alone it says so, for another seed may well say otherwise."""
+    if p >= SIGNIFICANT or not agree:
+        return "not told apart" + (", as stated" if effect.stated == "no difference" else "")
+    if effect.stated == "nothing":
+        word = "higher" if as_said else "lower"
+    else:
+        word = "confirmed" if as_said and effect.stated == "more" else "contradicted"
+    return f"{word} (one seed)" if seeds == 1 else word
+
+
+def between_seeds(rows: Sequence[Json]) -> tuple[int, int]:
+    """How often the paired p of accuracies tells two seeds of one row apart, where nothing differs but chance."""
+    curves: dict[str, list[float | None]] = {}
+    pairs: set[tuple[str, str]] = set()
+    for row in rows:
+        mine = [f"{row['on']} {run}" for run in row["by_seed_runs"]]
+        curves |= zip(mine, (one["accuracy"] for one in row["by_seed"].values()), strict=True)
+        pairs |= set(itertools.combinations(mine, 2))
+    apart = tested = 0
+    for first, second in sorted(pairs):
+        both = [(a, b) for a, b in zip(curves[first], curves[second], strict=True) if a is not None and b is not None]
+        if len(both) > 1:
+            tested += 1
+            a, b = zip(*both, strict=True)
+            apart += (metrics.p_value_curve(list(a), list(b), paired=True)[-1] or 1.0) < SIGNIFICANT
+    return apart, tested
 
 
 def trend(pairs: Pairs) -> tuple[float, float]:

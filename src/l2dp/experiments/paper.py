@@ -24,6 +24,8 @@ class Printed:
     forgetting: float | None = None
     forgetting_sd: float | None = None
     note: str | None = None
+    over: str | None = None
+    """The row that this one is said to be so much better than: the accuracy is that one's and the improvement."""
 
 
 @functools.cache

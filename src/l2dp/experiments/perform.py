@@ -17,6 +17,7 @@ from l2dp.experiments.functions import Ask, call
 from l2dp.experiments.outcome import outcome
 from l2dp.experiments.runner import Engine, Job, Local, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
+from l2dp.runs import check_seed
 from l2dp.streams.fetch import RECORDINGS, present, recordings_at
 
 ENGINES = ("local", "ray")
@@ -35,10 +36,13 @@ def perform(
     """Runs experiments to their end and shows them; fails at the end, if a run failed, and says which."""
     chosen = [load(name, quick) for name in (names() if list(wanted) == ["all"] else wanted)]
     if seeds is not None:
+        for seed in seeds:
+            check_seed("--seeds", seed)
+        fixed = [experiment.name for experiment in chosen if experiment.function]
+        if fixed:
+            raise BadInput(f"--seeds changes the runs of an experiment; {fixed[0]} has none, leave it out")
         chosen = [with_seeds(experiment, seeds) for experiment in chosen]
-    for folder in known:
-        if not folder.is_dir():
-            raise BadInput(f"--known {folder} is not a folder")
+    _folders(known)
     jobs = jobs_of(chosen)
     make_folder(out)
     done = run_all(jobs, out, known, make_engine(engine, workers, len(jobs)), console)
@@ -53,7 +57,7 @@ def perform(
                 found = read_json(folder / "outcome.json")
                 console.print(f"{experiment.name} was finished before; remove {folder} to do it again", highlight=False)
             else:
-                found = call(experiment, Ask(quick, folder, [*known, out / "runs"], console))
+                found = call(experiment, Ask(quick, folder, [*known, out / "runs", folder], console))
             if experiment.kind == "grid":
                 found["notes"] += grid.notes(found, done.results)
             write(found, folder)
@@ -69,6 +73,12 @@ def perform(
         lines = "\n".join(failed)
         console.print(f"\nfailed:\n{lines}", highlight=False, markup=False, soft_wrap=True)
         raise L2dpError(f"{len(failed)} failed, as listed; the rest is kept, and the same command tries these again")
+
+
+def _folders(known: Sequence[Path]) -> None:
+    for folder in known:
+        if not folder.is_dir():
+            raise BadInput(f"--known {folder} is not a folder")
 
 
 def make_engine(name: str, workers: int | None, runs: int) -> Engine:
@@ -102,8 +112,9 @@ def page(found: dict[str, Any]) -> str:
             rows = [tables.cells(row, found["quick"]) for row in found["rows"]]
             parts.append(tables.markdown(tables.COLUMNS, rows))
         if found["effects"]:
-            parts.append(tables.markdown(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]]))
+            parts.append(tables.markdown(*tables.effects(found)))
         parts += [f"- The paper's {label}: {note}" for label, note in _derived(found)]
+        parts += [f"- {note}" for note in _sources(found)]
     parts += [f"- {note}" for note in found["notes"]]
     return "\n\n".join(parts)
 
@@ -118,6 +129,15 @@ def _derived(found: dict[str, Any]) -> list[tuple[str, str]]:
     )
 
 
+def _sources(found: dict[str, Any]) -> list[str]:
+    """What guarantees of records mean where a source record is in several tasks, as it is in permuted streams."""
+    told: dict[str, list[str]] = {}
+    for row in found["rows"] if found["kind"] != "pvalues" else ():
+        if row.get("source") and row["epsilon"] is not None and row["status"] == "proved":
+            told.setdefault(row["source"], []).append(f"{row['label']} ({row['guarantee']} for a record)")
+    return [f"{', '.join(dict.fromkeys(labels))}: {source}." for source, labels in told.items()]
+
+
 def show(found: dict[str, Any], console: Console) -> None:
     """The same on the terminal."""
     head = f"\n{found['title']}{' — QUICK FORM, not the data of the paper' if found['quick'] else ''}"
@@ -128,20 +148,22 @@ def show(found: dict[str, Any], console: Console) -> None:
         if found["kind"] != "pvalues":
             tables.show(*tables.narrow(found), console)
         if found["effects"]:
-            tables.show(tables.EFFECTS, [tables.effect_cells(one) for one in found["effects"]], console)
-    for note in found["notes"]:
+            tables.show(*tables.effects(found), console)
+    for note in [*found["notes"], *(_sources(found) if "effects" in found else [])]:
         console.print(note, highlight=False, markup=False, soft_wrap=True)
 
 
 def overview(out: Path, known: Sequence[Path]) -> str:
     """What there is: every experiment, what it needs, how long its two forms take here, what is finished."""
+    _folders(known)
     finished = known_results([*known, out / "runs"])
     lines = []
     for name in names():
         full, quick = load(name), load(name, quick=True)
         lines.append(f"{name:28s} {full.title}{f' ({full.place})' if full.place else ''}")
         lines.append(f"{'':28s} {full.about}")
-        lines.append(f"{'':28s} needs {_needs(full)}; full {_length(full, finished)}; quick {_length(quick, finished)}")
+        lines.append(f"{'':28s} full: needs {_needs(full)}; {_length(full, finished)}")
+        lines.append(f"{'':28s} quick: needs {_needs(quick)}; {_length(quick, finished)}")
     lines += ["", "l2dp experiment NAME [--quick] [--out DIR] [--engine local|ray] [--workers N]"]
     return "\n".join(lines)
 

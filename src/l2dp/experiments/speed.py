@@ -23,11 +23,12 @@ ROUNDS = 3
 def measure(ask: Ask) -> Table:
     """Examples per second and seconds of a run, the median of some rounds and their range."""
     base = QUICK if ask.quick else FULL
+    rounds = 1 if ask.quick else ROUNDS
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in learners.LEARNERS}
     try:
-        for index in range(1 if ask.quick else ROUNDS):
+        for index in range(rounds):
             for name, cls in learners.LEARNERS.items():
                 request = replace(base, learner=name, epsilon=EPSILON if has_budget(cls) else None)
                 folder = ask.folder / "runs" / f"{name}-{index}"
@@ -46,9 +47,8 @@ def measure(ask: Ask) -> Table:
         for name, some in found.items()
     ]
     columns = ["method", "network", "guarantee", "examples a second", "seconds a run"]
-    note = (
-        f"{base.benchmark}, 2 tasks, {base.per_task or 'all'} records a task; median (least to most) of {ROUNDS} rounds"
-    )
+    several = f"median (least to most) of {rounds} rounds" if rounds > 1 else "one round"
+    note = f"{base.benchmark}, 2 tasks, {base.per_task or 'all'} records a task; {several}"
     return Table(columns, rows, [note, "The machine's other work shows in the range."])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,6 +22,9 @@ EFFECTS = (
     "verdict",
 )
 
+LEAST_FIRST, GAP = 30, 3
+"""Columns that the first cell of a row gets at least in a table, and those between two cells."""
+
 
 def cells(row: Json, quick: bool) -> list[str]:
     """One row; a quick form shows nothing of the paper."""
@@ -29,7 +33,8 @@ def cells(row: Json, quick: bool) -> list[str]:
     shown = [row["label"], row["guarantee"]]
     shown += _beside(accuracy, row.get("accuracy_sd"), theirs.get("accuracy"), 100, 1, len(row["seeds"]))
     shown += _beside(forgetting, row.get("forgetting_sd"), theirs.get("forgetting"), 1, 3, len(row["seeds"]))
-    shown.append(",".join(map(str, row["seeds"])) or "–")
+    missing = ",".join(map(str, row.get("seeds_missing", [])))
+    shown.append((",".join(map(str, row["seeds"])) or "–") + (f" ({missing} not run)" if missing else ""))
     shown.append("quick form" if quick and row["state"] != "not possible" else word(row))
     return [*shown, row["on"]]
 
@@ -40,8 +45,8 @@ def narrow(found: Json) -> tuple[list[str], list[list[str]]]:
     for row in found["rows"]:
         label, guarantee, *numbers, seeds, judged, on = cells(row, found["quick"])
         both = [
-            ours if printed == "–" else f"{ours} (paper {printed})"
-            for ours, printed in ((numbers[0], numbers[1]), (numbers[3], numbers[4]))
+            ours if printed == "–" else f"{ours} (paper {printed}, {apart})"
+            for ours, printed, apart in (numbers[:3], numbers[3:])
         ]
         rows.append([f"{label}\n  {on}", guarantee, *both, seeds, *([] if found["quick"] else [judged])])
     columns = ["method, run on", "guarantee", "accuracy %", "forgetting", "seeds"]
@@ -64,7 +69,7 @@ def word(row: Json) -> str:
         alike = len(set(judged.values())) == 1
         shown = next(iter(judged.values())) if alike else ", ".join(f"{key} {said}" for key, said in judged.items())
     reason = row["unrun"] if row["state"] == "not run" else row["why"]
-    reasoned = row["state"] in ("not run", "not possible") or "worse" in shown
+    reasoned = row["state"] in ("not run", "not possible") or "worse" in shown or "improvement" in row
     return f"{shown}: {reason}" if reason and reasoned else shown
 
 
@@ -77,6 +82,14 @@ def _beside(
     printed = "–" if theirs is None else f"{scale * theirs:.{2 if scale == 100 else 3}f}"
     both = ours is not None and theirs is not None
     return [mine, printed, f"{scale * (ours - theirs):+.{digits}f}" if both else "–"]  # type: ignore[operator]
+
+
+def effects(found: Json) -> tuple[Sequence[str], list[list[str]]]:
+    """The effects; a quick form says nothing of the paper and judges nothing."""
+    shown = [effect_cells(one) for one in found["effects"]]
+    if not found["quick"]:
+        return EFFECTS, shown
+    return [*EFFECTS[:5], "seeds"], [[*cells[:5], cells[6]] for cells in shown]
 
 
 def effect_cells(effect: Json) -> list[str]:
@@ -111,10 +124,29 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 
 def show(columns: Sequence[str], rows: Sequence[Sequence[Any]], console: Console) -> None:
+    """A table where it fits, else a paragraph for each row: nothing is ever cut off."""
+    longest = [_longest_word(column) for column in zip(columns, *rows, strict=True)]
+    if max(longest[0], LEAST_FIRST) + sum(longest[1:]) + GAP * len(longest) > console.width:
+        for row in rows:
+            for line in paragraph(columns, row, console.width):
+                console.print(Text(line), soft_wrap=True)
+        return
     table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
-    for index, name in enumerate(columns):
-        # Where it is too wide, the first column is what wraps: a guarantee is never cut within a word.
-        table.add_column(name, overflow="fold", ratio=1 if index == 0 else None, min_width=8)
+    for name, width in zip(columns, longest, strict=True):
+        table.add_column(name, overflow="fold", min_width=width)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
     console.print(table)
+
+
+def paragraph(columns: Sequence[str], row: Sequence[Any], width: int) -> list[str]:
+    """One row in words: what it is, and below that every cell behind the name of its column."""
+    first = " — ".join(part.strip() for part in str(row[0]).splitlines())
+    rest = [" ".join(str(cell).split()) for cell in row[1:]]
+    said = "; ".join(f"{name}: {cell}" for name, cell in zip(columns[1:], rest, strict=True) if cell != "–")
+    lines = textwrap.wrap(said, max(width - 4, 20), break_long_words=False, break_on_hyphens=False)
+    return [first, *(f"    {line}" for line in lines)]
+
+
+def _longest_word(column: Sequence[Any]) -> int:
+    return max((len(word) for cell in column for word in str(cell).split()), default=1)
