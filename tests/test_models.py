@@ -152,6 +152,15 @@ def test_at_test_time_normalisation_uses_running_statistics(name: str, normalisa
     np.testing.assert_allclose(network.hidden(network.encoder(x)).detach().numpy(), expected, atol=1e-4)
 
 
+@pytest.mark.parametrize("normalisation", NORMALISATIONS)
+def test_maps_of_one_pixel_are_normalised_too(normalisation: Any) -> None:
+    """8×8 images leave the last convolution as one pixel."""
+    space = Space((1, 8, 8), MNIST.labels)
+    scores = build("mnist-conv", space, 0, normalisation)(inputs(space, 5))
+    assert scores.shape == (5, len(MNIST.labels))
+    assert bool(scores.isfinite().all())
+
+
 @pytest.mark.parametrize("name", ["mnist-conv", "mlp-32", "cifar-resnet"])
 @pytest.mark.parametrize("normalisation", ["none", "group"])
 def test_without_batch_statistics_records_do_not_meet(name: str, normalisation: Any) -> None:

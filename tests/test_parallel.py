@@ -20,20 +20,27 @@ from hypothesis import strategies as st
 from rich.console import Console
 from safetensors.torch import load_file
 
+import l2dp
 from l2dp import parallel, sweeps
 from l2dp.experiments.worker import request_from
+from l2dp.models import build
 from l2dp.sweeps import Request
 
 SILENT = Console(quiet=True)
 BASE = Request("permuted-digits", "agem", tasks=2, insecure_noise_seed=3)
+STEPS = replace(BASE, batch_size=99, per_task=99)
 POOLED = {"scatter_share": "0.5", "head_share": "0"}
 REQUESTS = {
     "private-replay": replace(BASE, learner="private-replay", epsilon=4.0),
     "pooled": replace(BASE, benchmark="split-digits", learner="private-replay", epsilon=8.0, options=POOLED),
     "agem": replace(BASE, batch_size=21),
+    "channel": replace(STEPS, options={"normalisation": "channel", "model": "mnist-conv", "lr": "0.01"}),
+    "l2dp-ml": replace(STEPS, learner="l2dp-ml", epsilon=4.0),
+    "tied": replace(STEPS, learner="l2dp-ml", epsilon=4.0, options={"reconstruction": "tied", "encoder_lr": "1e-4"}),
     "naive-gaussian": replace(BASE, learner="naive-gaussian", epsilon=8.0, options={"lr": "0.1"}),
     "proved": replace(BASE, learner="private-replay", epsilon=4.0, tasks=1, insecure_noise_seed=None),
 }
+NORMALISED = [("channel", "channel", False), ("l2dp-ml", "neuron", True), ("tied", "neuron", True)]
 
 SCRIPT = """
 import json, sys
@@ -43,10 +50,13 @@ import numpy as np
 import torch
 from rich.console import Console
 
+import l2dp
 from l2dp import parallel, sweeps
 from l2dp.boundary.admission import same_everywhere
 from l2dp.errors import BadInput
 from l2dp.experiments.worker import request_from
+from l2dp.learners import Agem, Finetune
+from l2dp.models import Network
 from l2dp.noise import Noise, SystemNoise
 from l2dp.streams import Task
 
@@ -71,12 +81,21 @@ with parallel.joined():
     found["secure"] = noise.secure
     for name, request in asked.items():
         sweeps.run_one(request_from(request), 0, out / name, Console(quiet=True))
+    def foreign(space):
+        width = space.shape[0] * space.shape[1] * space.shape[2]
+        tail = torch.nn.Sequential(torch.nn.BatchNorm1d(9), torch.nn.Linear(9, space.classes))
+        return Network(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(width, 9)), tail)
+
+
+    class Alone(Finetune):
+        NAME = "alone"
+
+
     refused = []
-    channel = {"options": {"normalisation": "channel"}}
-    for learner, more in (("l2dp-ml", {}), ("agem", {"batch_size": 1}), ("agem", channel)):
+    stream = l2dp.streams.permuted("digits", tasks=2, seed=0)
+    for learner, size in ((Alone(), 10), (Agem(), 1), (Agem(model=foreign), 10)):
         try:
-            request = sweeps.Request("permuted-digits", learner, tasks=2, **more)
-            sweeps.run_one(request, 0, out / "refused", Console())
+            l2dp.run(stream, learner, schedule=l2dp.Schedule(size))
         except BadInput as error:
             refused.append(str(error))
     found["refused"] = refused
@@ -133,8 +152,34 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())  # type: ignore[no-any-return]
 
 
+@pytest.mark.parametrize(("name", "normalisation", "bounded"), NORMALISED)
+def test_whole_batches_are_normalised(
+    name: str, normalisation: Any, bounded: bool, both: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    """Batch normalisation makes a long run chaotic; the first steps, g_ref among them, are those of one process."""
+    sweeps.run_one(request_from(asdict(REQUESTS[name])), 0, tmp_path / "one", SILENT)
+    alone, together = tensors(tmp_path / "one"), tensors(both[0] / name)
+    space = l2dp.streams.permuted("digits", tasks=1).space
+    start = {key: one.detach() for key, one in build("mnist-conv", space, 0, normalisation, bounded).named_parameters()}
+    # Now and then a neuron crosses a kink on one side only: the steps agree as a whole, not to the last digit.
+    for part in ("encoder.", "hidden.", "classifier."):
+        step, off = (
+            torch.cat([(one[key] - other[key]).flatten() for key in start if key.startswith(part)]).norm()
+            for one, other in ((alone, start), (together, alone))
+        )
+        assert off < 0.05 * step, part
+    for key in alone:
+        if "running" in key:
+            torch.testing.assert_close(together[key], alone[key], rtol=2e-3, atol=2e-3, msg=key)
+
+
 @pytest.mark.parametrize(
-    "name", [name for name, request in REQUESTS.items() if request.insecure_noise_seed is not None]
+    "name",
+    [
+        name
+        for name, request in REQUESTS.items()
+        if request.insecure_noise_seed is not None and request.per_task is None
+    ],
 )
 def test_two_processes_equal_one(name: str, both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
     threads = torch.get_num_threads()
@@ -171,7 +216,7 @@ def test_what_cannot_be_shared_is_refused(both: tuple[Path, list[dict[str, Any]]
     for found in both[1]:
         assert "cannot share a run" in found["refused"][0]
         assert "a record for each of 2 processes" in found["refused"][1]
-        assert "needs whole batches" in found["refused"][2]
+        assert "batch normalisation of its own" in found["refused"][2]
     assert both[1][0]["same"] == "yes"
     assert "another run than the first" in both[1][1]["same"]
     assert both[1][0]["data"] == ["same", "same"]
@@ -199,7 +244,8 @@ def test_alone_nothing_is_shared() -> None:
     with parallel.joined():
         assert parallel.add(tensor) is tensor
         assert (parallel.size(), parallel.rank(), parallel.agreed(7)) == (1, 0, 7)
-        assert parallel.mean([tensor], 5)[0] is tensor
+        assert parallel.total(tensor) is tensor
+        assert parallel.together([tensor])[0] is tensor
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from l2dp import activity_models
+from l2dp import activity_models, parallel
 from l2dp.errors import BadInput
 from l2dp.streams.records import Space
 
@@ -97,7 +97,37 @@ class Network(nn.Module):
         return F.conv2d(large, self.encoder.weight.transpose(0, 1).flip(2, 3)).view(shape)
 
 
-class _PerNeuron(nn.BatchNorm1d):
+class WholeBatchNorm(nn.modules.batchnorm._BatchNorm):
+    """Batch normalisation by the mean and variance of the whole batch, also where several processes divide it.
+
+    Takes any number of dimensions; features are the second.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.dim() < 2:
+            raise BadInput(f"batch normalisation needs a batch of features, not a tensor of shape {tuple(input.shape)}")
+
+    def forward(self, x: Tensor) -> Tensor:
+        if parallel.size() == 1 or not self.training:
+            return super().forward(x)
+        features = [1, -1, *[1] * (x.dim() - 2)]
+        others = [dim for dim in range(x.dim()) if dim != 1]
+        count = parallel.add(torch.tensor(x.numel() // x.shape[1], device=x.device))
+        mean = parallel.total(x.sum(others)) / count
+        # Two rounds: from the sum of squares alone, a mean far from zero would leave nothing of the variance.
+        centred = x - mean.view(features)
+        variance = parallel.total(centred.square().sum(others)) / count
+        if self.running_mean is not None and self.running_var is not None and self.num_batches_tracked is not None:
+            with torch.no_grad():
+                self.num_batches_tracked.add_(1)
+                follow = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
+                self.running_mean.lerp_(mean, follow)
+                self.running_var.lerp_(variance * count / (count - 1), follow)
+        scaled = centred * (variance + self.eps).rsqrt().view(features)
+        return scaled * self.weight.view(features) + self.bias.view(features) if self.affine else scaled
+
+
+class _PerNeuron(WholeBatchNorm):
     """Batch normalisation with statistics of its own for every neuron, also in convolutional layers."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -107,6 +137,14 @@ class _PerNeuron(nn.BatchNorm1d):
         return super().forward(last.flatten(1)).view(last.shape).permute(0, 3, 1, 2)
 
 
+def normalises_parts(network: nn.Module) -> bool:
+    """Whether a layer would normalise each process's part of a batch by itself."""
+    return any(
+        isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, WholeBatchNorm)
+        for layer in network.modules()
+    )
+
+
 def _norm(kind: Normalisation, channels: int, area: int = 1) -> nn.Module:
     if kind == "none":
         return nn.Identity()
@@ -114,9 +152,7 @@ def _norm(kind: Normalisation, channels: int, area: int = 1) -> nn.Module:
         return nn.GroupNorm(math.gcd(8, channels) if area > 1 else 1, channels)
     if kind == "neuron":
         return _PerNeuron(channels * area, momentum=MOMENTUM)
-    if area > 1:
-        return nn.BatchNorm2d(channels, momentum=MOMENTUM)
-    return nn.BatchNorm1d(channels, momentum=MOMENTUM)
+    return WholeBatchNorm(channels, momentum=MOMENTUM)
 
 
 def _hidden(kind: Normalisation, bounded: bool, channels: int, area: int = 1) -> nn.Sequential:

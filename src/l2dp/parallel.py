@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import torch
@@ -71,13 +72,31 @@ def add(total: Tensor) -> Tensor:
     return total
 
 
-def mean(gradients: Sequence[Tensor], weight: int) -> tuple[Tensor, ...]:
-    """The mean over all processes of gradients that are means over `weight` records here."""
+class _Total(torch.autograd.Function):
+    """`add`, and its gradient: what one process puts in is in the loss of all of them."""
+
+    @staticmethod
+    def forward(_: Any, here: Tensor) -> Tensor:
+        return add(here)
+
+    @staticmethod
+    def backward(_: Any, slope: Tensor) -> Tensor:
+        return add(slope)
+
+
+def total(here: Tensor) -> Tensor:
+    """The sum of a tensor over all processes, for a loss that is the sum of the losses of all."""
+    if size() == 1:
+        return here
+    summed: Tensor = _Total.apply(here)  # type: ignore[no-untyped-call]
+    return summed
+
+
+def together(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """The sums over all processes of gradients of their parts of a loss."""
     if size() == 1:
         return tuple(gradients)
-    flat = torch.cat([gradient.flatten() for gradient in gradients])
-    total = add(torch.cat([flat * weight, flat.new_tensor([weight])]))
-    flat = total[:-1] / total[-1]
+    flat = add(torch.cat([gradient.flatten() for gradient in gradients]))
     parts = flat.split([gradient.numel() for gradient in gradients])
     return tuple(one.view_as(gradient) for one, gradient in zip(parts, gradients, strict=True))
 

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from l2dp import parallel
 from l2dp.boundary.admission import admit, label_mask
 from l2dp.budget import NO_PRIVACY, Budget, Guarantee
 from l2dp.errors import BadInput
@@ -238,19 +239,24 @@ class PerturbedObjective:
         return out.add(self.draws["chi2"], alpha=2 / size)
 
     def objectives(self, network: Network, batch: PerturbedBatch) -> tuple[Tensor, Tensor]:
-        """R̄ and L̄ of one batch, per record of λ. R̄ depends on θ1 alone; so does L̄ on θ2 alone."""
+        """R̄ and L̄ of one batch, per record of λ. R̄ depends on θ1 alone; so does L̄ on θ2 alone.
+
+        Where several processes share a run, each gives what its part of the batch adds to them.
+        """
+        rows = parallel.part(len(batch.y))
+        x, y = batch.x[rows], batch.y[rows]
         tied = self.perturbation.reconstruction == "tied"
         with torch.set_grad_enabled(tied):
-            into_hidden = self._hidden_input(network, batch.x, batch.batch_size)
+            into_hidden = self._hidden_input(network, x, batch.batch_size)
         h = network.hidden(into_hidden)
         for_r = h if tied else h.detach()
         # R̃ = Σ_s (½ − x_s)·x̃_s, the first-order series of the cross-entropy less its constant.
-        r = network.inner_with_decoded(0.5 - batch.x, for_r)
+        r = network.inner_with_decoded(0.5 - x, for_r)
         z = network.classifier(h)
-        weight = network.head.weight
-        linear = (self.draws["chi3"] * weight).sum()  # a vector χ3 is added to every class alike
-        loss = classification_loss(z, batch.y, self.perturbation.series, batch.mask)
-        return r / batch.batch_size, (loss - linear) / batch.batch_size
+        loss = classification_loss(z, y, self.perturbation.series, batch.mask)
+        if parallel.rank() == 0:  # χ3 belongs to the batch, not to its records
+            loss = loss - (self.draws["chi3"] * network.head.weight).sum()  # a vector is added to every class alike
+        return r / batch.batch_size, loss / batch.batch_size
 
     def gradient(self, network: Network, batch: PerturbedBatch) -> tuple[Tensor, ...]:
         """g = {∇θ1 R̄, ∇θ2 L̄}: first the encoder's gradients, then those of the hidden layer and classifier."""
@@ -259,9 +265,10 @@ class PerturbedObjective:
         r, loss = self.objectives(network, batch)
         if self.perturbation.reconstruction == "tied":
             second = torch.autograd.grad(loss, theta2, retain_graph=True)
-            return (*torch.autograd.grad(r, theta1), *second)
+            return parallel.together((*torch.autograd.grad(r, theta1), *second))
         # A bias of the encoder takes no part in the reconstruction: its gradient is zero.
-        return torch.autograd.grad(r + loss, [*theta1, *theta2], allow_unused=True, materialize_grads=True)
+        every = torch.autograd.grad(r + loss, [*theta1, *theta2], allow_unused=True, materialize_grads=True)
+        return parallel.together(every)
 
     @torch.no_grad()
     def constrain(self, network: Network) -> None:

@@ -14,7 +14,7 @@ from l2dp import parallel
 from l2dp.boundary.unprotected import Batch
 from l2dp.errors import BadInput
 from l2dp.learners.learner import Learner, Setting, State
-from l2dp.models import Builder, Network, Normalisation, build
+from l2dp.models import Builder, Network, Normalisation, build, normalises_parts
 
 OPTIMISERS = {"SGD": torch.optim.SGD, "Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}
 
@@ -46,13 +46,13 @@ class GradientLearner(Learner):
                 f"normalisation {self.normalisation!r} needs batches of at least 2; "
                 "raise --batch-size or use -o normalisation=none"
             )
-        if self.normalisation in ("channel", "neuron") and parallel.size() > 1:
-            raise BadInput(
-                f"normalisation {self.normalisation!r} needs whole batches, which several processes divide; "
-                "use -o normalisation=group or a single process"
-            )
         self.setting = setting
         self.network = self._build(setting).to(setting.device)
+        if parallel.size() > 1 and normalises_parts(self.network):
+            raise BadInput(
+                f"the network {self.model!r} has batch normalisation of its own, which would see parts of batches; "
+                "use l2dp.models.WholeBatchNorm or a single process"
+            )
         self.generator = torch.Generator().manual_seed(setting.seed)
         if self.optimiser not in OPTIMISERS:
             raise BadInput(f"unknown optimiser {self.optimiser!r}; choose from {', '.join(OPTIMISERS)}")
@@ -72,7 +72,10 @@ class GradientLearner(Learner):
     def gradient(self, batch: Batch) -> tuple[Tensor, ...]:
         """∇θ of the mean cross-entropy of a batch."""
         loss = cross_entropy(self.network(batch.x), batch)
-        return parallel.mean(torch.autograd.grad(loss, self._parameters()), len(batch.y))
+        if parallel.size() > 1:
+            # The part that these records have in the mean over the whole batch.
+            loss = loss * len(batch.y) / parallel.add(torch.tensor(len(batch.y)))
+        return parallel.together(torch.autograd.grad(loss, self._parameters()))
 
     def descend(self, g: Sequence[Tensor]) -> None:
         """One step of the optimiser along g."""

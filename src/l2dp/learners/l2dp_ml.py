@@ -29,6 +29,7 @@ class L2dpMl(GradientLearner):
     """Algorithm 2 with batches; Algorithm 1 when the batch is the whole task (`--full-batch`)."""
 
     NAME: ClassVar[str] = "l2dp-ml"
+    PARALLEL: ClassVar[bool] = True
 
     normalisation: Normalisation = "neuron"
     budget: Budget = field(default_factory=lambda: Budget(0.5))
