@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -49,8 +50,10 @@ def bare(path: Path) -> dict[str, Any]:
     return {key: result[key] for key in result if key not in ("seconds", "examples_per_second", "peak_memory_mb")}
 
 
-@pytest.mark.skipif(HERE, reason="Ray is installed")
-def test_without_ray_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_ray_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
     with pytest.raises(SystemExit) as ended:
         cli.main(["experiment", write(tmp_path), "--engine", "ray", "--out", str(tmp_path / "out")])
     assert ended.value.code == 2

@@ -42,9 +42,10 @@ def outcome(accuracies: dict[str, float | None]) -> dict[str, Any]:
             "epsilon": 2.0,
             "accuracy": accuracy,
             "runs": ["run"],
+            "paper": None if name.startswith("8") else {"accuracy": 1 - accuracy},
         }
         if accuracy is not None
-        else {"name": name, "label": name, "guarantee": "asks for ε=2, not run: no status"}
+        else {"name": name, "label": name, "guarantee": "asks for ε=2, not run: no status", "paper": None}
         for name, accuracy in accuracies.items()
     ]
     return {"title": "a grid", "kind": "grid", "quick": False, "rows": rows, "effects": [], "notes": []}
@@ -62,7 +63,7 @@ def test_the_best_setting_of_each_budget_is_named_with_its_price(result: dict[st
     found = outcome({"2-4.0-0.1": 0.2, "2-4.0-1.0": 0.6, "2-3.0-0.1": 0.4, "2-3.0-1.0": None, "8-1.0-0.1": None})
     warning, said = grid.notes(found, {"run": result})
     assert "not covered" in warning
-    assert "z=4.0, C=1.0 with 60.00 %" in said
+    assert "z=4.0, C=1.0 with 60.00 % (the paper's: z=4.0, C=0.1, 80.00 %)" in said
     once = result["accounting"]["counted"][ONE]["modes"]["per-record"]["epsilon"]
     chosen, together = (float(said.split(before)[1].split(",")[0]) for before in ("released: ε=", "all of them: ε="))
     assert once < chosen

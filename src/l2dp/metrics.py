@@ -57,7 +57,8 @@ def average_forgetting(matrix: Matrix) -> list[float | None]:
 def p_value_curve(a: Curve, b: Curve, paired: bool = False, at: Collection[int] | None = None) -> list[float | None]:
     """Two-tailed t-test between the first τ entries of two average-accuracy curves, for every τ.
 
-    The paper's test treats the two curves as independent samples; `paired` (ours) compares them task by task.
+    The paper's test, as we read it, treats the two curves as independent samples; `paired` (ours) compares them task by
+    task.
     An entry that is None in one curve is left out of both. None for fewer than two remaining pairs; 1.0 where
     there is neither a difference nor a variance. With `at`, only those entries (counted from 0) are tested and
     the rest is None: a curve of a thousand tasks need not be tested a thousand times to be drawn.

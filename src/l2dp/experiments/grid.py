@@ -57,6 +57,10 @@ def notes(found: Json, results: Mapping[str, Json]) -> list[str]:
             continue
         row = winner.row
         chosen = f"z={winner.noise}, C={winner.clip} with {100 * row['accuracy']:.2f} %"
+        theirs = [cell for cell in some if cell.row["paper"] is not None]
+        if theirs:
+            top = max(theirs, key=lambda cell: float(cell.row["paper"]["accuracy"]))
+            chosen += f" (the paper's: z={top.noise}, C={top.clip}, {100 * top.row['paper']['accuracy']:.2f} %)"
         price = _overhead([results[run] for cell in some for run in cell.row.get("runs", [])], len(some))
         said.append(f"{row['guarantee']}: the best of {len(some)} is {chosen}. {price}")
     return said

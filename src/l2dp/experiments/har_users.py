@@ -17,6 +17,7 @@ from l2dp import durable
 from l2dp.budget import Budget
 from l2dp.experiments.figures import marked, save
 from l2dp.experiments.functions import Ask, Table
+from l2dp.experiments.paper import harw
 from l2dp.learners import PrivateReplay
 from l2dp.runs import run
 from l2dp.streams.har import ACTIVITIES, PARTS, har_rates, labelled, recordings
@@ -142,4 +143,12 @@ def statistics(ask: Ask) -> Table:
         )
         people = facts["training_users"] + len(facts["test_users"])
         rows.append([task.name, how, people, *counts, facts["training_windows"], facts["test_windows"]])
-    return Table(["task", "recordings", "people", *ACTIVITIES, "training windows", "test windows"], rows)
+    theirs = harw()
+    for rate, windows in theirs["training"].items():
+        rows.append([f"HARW, {rate} Hz", "the paper's", *["–"] * (1 + len(ACTIVITIES)), windows, theirs["test"][rate]])
+    notes = [
+        f"HARW has {theirs['people']} people and other activities; its table of classes adds up to "
+        f"{sum(theirs['training_by_class']):,} training and {sum(theirs['test_by_class']):,} test windows, its rates "
+        f"to {sum(theirs['training'].values()):,} and {sum(theirs['test'].values()):,}."
+    ]
+    return Table(["task", "recordings", "people", *ACTIVITIES, "training windows", "test windows"], rows, notes)

@@ -167,6 +167,7 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         "measure": effect.measure,
         "paper_p": effect.paper_p,
         "tasks": effect.tasks,
+        "gap": effect.gap,
         "ours": effect.ours,
         "stated": effect.stated,
     }

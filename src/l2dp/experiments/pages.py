@@ -20,24 +20,26 @@ HEAD = """# Reproducibility
 
 Written by `l2dp experiment docs` from the files in `results/`; a test checks that the two agree. Do not edit.
 
-Every table and figure of the paper, and ours. Ours is the mean over seeds (± standard deviation, where there are
-several) after the last task; L2DP-ML is tested with its secret draws, as its authors do, unless a row says *released*.
-**Reproduced** is within 2 points of accuracy or 0.03 of forgetting, **better** and **worse** are beyond that; where the
-paper prints an improvement on another row, the improvement is what is compared. A row says what it was run on; quick
-forms (`--quick`) never stand here. What was not run says so, seeds too: `l2dp experiment NAME --known results` runs
-what is missing and `l2dp experiment docs` takes it up.
+Every table and figure of results in the paper, and ours. Ours is the mean over seeds (± standard deviation, where
+there are several) after the last task; L2DP-ML is tested with its secret draws, as in its authors' earlier code (the
+paper does not say), unless a row says *released*. **Reproduced** is within 2 points of accuracy or 0.03 of forgetting,
+**better** and **worse** are beyond that; where the paper prints no more than an improvement on another row of ours,
+the improvement is what is compared. A row says what it was run on; quick forms (`--quick`) never stand here. What was
+not run says so, seeds too: `l2dp experiment NAME --known results` runs what is missing and `l2dp experiment docs`
+takes it up.
 
-Beside an effect stand two p values of ours. *The paper's test* is a two-tailed t-test between two curves of average
-accuracy, as if their points were independent samples: what both curves do, fall with every task say, hides how they
-differ. The *paired* one compares them task by task, over the seeds that both rows have; the points of a curve share
-their tasks, so it is smaller than it should be. An effect is *confirmed* or *contradicted* where the paired p is below
-0.05, all seeds go the same way and so does the difference after the last task; *not told apart* elsewhere. With one
-seed it says so, and is counted apart, for chance alone does as much:
+Beside an effect stand two p values of ours. *The paper's test* is its "2-tail t-tests" between two curves as we read
+them (it does not say whether they are paired, nor what it tests of forgetting): the points count as independent
+samples, so what both curves do, fall with every task say, hides how they differ. The *paired* one compares them task
+by task, over the seeds that both rows have; the points of a curve share their tasks, so it is smaller than it should
+be. An effect is *confirmed* or *contradicted* where the paired p is below 0.05, all seeds go the same way and so does
+the difference after the last task; *not told apart* elsewhere. With one seed it says so, and is counted apart, for
+chance alone does as much:
 {between}
 Where the paper states that nothing tells two curves apart, *not told apart, as stated* is agreement, not proof; where
-it only draws them, ours is *higher* or *lower*.
-*Mean over tasks* is the difference of the curves, *after the last* that of the numbers in the table above. A gap that
-grows or shrinks is tested by its slope. Every ε carries its status; L2DP-ML's claims are refuted (docs/l2dp-ml.md)."""
+it only draws them, ours is *higher* or *lower*. *Mean over tasks* is the difference of the curves, *after the last*
+that of the numbers in the table above. A gap that grows or shrinks is tested by its slope. Every ε carries its status;
+L2DP-ML's claims are refuted (docs/l2dp-ml.md)."""
 
 
 def update(results: Path, out: Path, docs: Path) -> str:
@@ -161,8 +163,7 @@ def _summary(outcomes: list[tuple[Experiment, dict[str, Any]]]) -> str:
             else:
                 counted[row["state"]] += 1
         for effect in found["effects"]:
-            gap = "first_gap" in effect
-            key = keys[effect["more"]], keys[effect["than"]], effect["measure"], effect["tasks"], gap
+            key = keys[effect["more"]], keys[effect["than"]], *(effect[one] for one in ("measure", "tasks", "gap"))
             if key not in seen:
                 seen.add(key)
                 whose = "ours" if effect["ours"] else "drawn" if effect["stated"] == "nothing" else "paper"
@@ -171,7 +172,7 @@ def _summary(outcomes: list[tuple[Experiment, dict[str, Any]]]) -> str:
         f"Numbers of the paper, row by row — {_told(counted)}. (A row of accuracy and forgetting counts twice where it "
         "was run on the paper's data, once elsewhere. The three rows of split MNIST stand beside three protocols each, "
         "for the paper does not say which is its own.)\n\n"
-        f"Effects that the paper states — {_told(effects['paper'])}.\n\n"
+        f"Effects that the paper states or prints — {_told(effects['paper'])}.\n\n"
         f"Comparisons that it draws without a word — {_told(effects['drawn'])}.\n\n"
         f"Effects that we state — {_told(effects['ours'])}."
     )

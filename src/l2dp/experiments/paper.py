@@ -48,6 +48,16 @@ def printed(key: str) -> Printed:
     return Printed(**{**found, "accuracy": None if accuracy is None else round(accuracy / 100, 6)})
 
 
+def harw() -> dict[str, Any]:
+    """What the paper says of its own dataset: people, windows by rate and by class.
+
+    >>> sum(harw()["training"].values())
+    165088
+    """
+    found: dict[str, Any] = _numbers()["har-data"]
+    return found
+
+
 def verdict(measure: str, ours: float, theirs: float) -> str:
     """`reproduced`, `better` or `worse`.
 

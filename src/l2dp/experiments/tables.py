@@ -79,9 +79,19 @@ def _beside(
     mine = "–" if ours is None else f"{scale * ours:.{digits}f}"
     if ours is not None and sd is not None and seeds > 1:
         mine += f" ± {scale * sd:.{digits}f}"
-    printed = "–" if theirs is None else f"{scale * theirs:.{2 if scale == 100 else 3}f}"
+    printed = "–" if theirs is None else _as_printed(scale * theirs, 2 if scale == 100 else 3)
     both = ours is not None and theirs is not None
     return [mine, printed, f"{scale * (ours - theirs):+.{digits}f}" if both else "–"]  # type: ignore[operator]
+
+
+def _as_printed(value: float, least: int) -> str:
+    """A number of the paper with all the decimals that it has there, four at most.
+
+    >>> _as_printed(0.1016, 3), _as_printed(0.077, 3), _as_printed(47.73, 2), _as_printed(66.4, 2)
+    ('0.1016', '0.077', '47.73', '66.40')
+    """
+    whole, _, decimals = f"{value:.4f}".partition(".")
+    return f"{whole}.{decimals.rstrip('0').ljust(least, '0')}"
 
 
 def effects(found: Json) -> tuple[Sequence[str], list[list[str]]]:
@@ -107,7 +117,8 @@ def effect_cells(effect: Json) -> list[str]:
         says,
         shown,
         last,
-        *(_p(value) for value in (ours, theirs, effect["paper_p"])),
+        *(_p(value) for value in (ours, theirs)),
+        "–" if effect["paper_p"] is None else f"< {effect['paper_p']:g}",
         str(effect.get("seeds", "–")),
         effect["verdict"],
     ]
