@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import random
 import re
@@ -16,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -223,6 +225,73 @@ def test_everything_that_is_asked_for_is_part_of_the_identity() -> None:
     assert digest(configuration(private, 0)) != digest(configuration(replace(private, delta=1e-6), 0))
 
 
+OWN = """
+from l2dp.learners import {base}
+
+
+class Mine({base}):
+    NAME = "{name}"
+    LENGTH = {length}
+"""
+
+
+def test_two_learners_of_the_same_name_are_two(tmp_path: Path) -> None:
+    hashes = set()
+    for index, length in enumerate((1, 2, 2)):
+        path = tmp_path / f"own{index}.py"
+        path.write_text(OWN.format(base="Agem", name="mine", length=length))
+        hashes.add(digest(configuration(Request("permuted-digits", f"{path}:Mine"), 0)))
+    assert len(hashes) == 2, "the code decides, not the name and not the file's place"
+    # It would pass for ours, with our guarantee, wherever results are looked up.
+    path.write_text(OWN.format(base="PrivateReplay", name="private-replay", length=1))
+    with pytest.raises(BadInput, match="a NAME of its own"):
+        configuration(Request("permuted-digits", f"{path}:Mine", 1.0), 0)
+
+
+def test_own_data_are_known_by_their_content(tmp_path: Path) -> None:
+    part = {"x_train": (40, 4), "y_train": (40,), "x_test": (20, 4), "y_test": (20,)}
+    path, hashes = tmp_path / "own.npz", []
+    for low in (0, 1, 0):
+        arrays = {key: (np.arange(math.prod(shape)).reshape(shape) + low) % 2 for key, shape in part.items()}
+        np.savez(path, **arrays)
+        os.utime(path, ns=(time.time_ns(), 1_000_000_000 * (len(hashes) + 1)))
+        hashes.append(digest(configuration(Request(f"permuted:{path}", "finetune"), 0)))
+    assert hashes[0] == hashes[2] != hashes[1]
+
+
+def test_a_run_of_ones_own_learner_and_data_is_not_repeated(tmp_path: Path) -> None:
+    np.savez(tmp_path / "own.npz", **{f"x_{part}": np.eye(20, 4, dtype=np.float32) for part in ("train", "test")},
+             **{f"y_{part}": np.arange(20) % 2 for part in ("train", "test")})  # fmt: skip
+    (tmp_path / "own.py").write_text(OWN.format(base="Finetune", name="mine", length=1))
+    text = SMALL.replace("permuted-digits", f"permuted:{tmp_path / 'own.npz'}").replace(
+        "per_task = 200", "per_task = 20"
+    )
+    text = text.replace('learner = "finetune"', f'learner = "{tmp_path / "own.py"}:Mine"').replace("seeds = [0, 1]", "")
+    name = write(tmp_path, text)
+    perform.perform([name], tmp_path / "first", SILENT, workers=1)
+    assert len(stamps(tmp_path / "first")) == 2
+    perform.perform([name], tmp_path / "second", SILENT, known=[tmp_path / "first"], workers=1)
+    assert stamps(tmp_path / "second") == {}
+
+
+def test_two_files_of_one_name_do_not_share_a_folder(tmp_path: Path) -> None:
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+    files = [write(tmp_path / "a"), write(tmp_path / "b")]
+    speed = tmp_path / "speed.toml"
+    speed.write_text(SMALL)
+    for wanted in (files, [str(speed)]):
+        with pytest.raises(BadInput, match="rename the file"):
+            perform.perform(wanted, tmp_path / "out", SILENT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_locked_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "out" / ".lock").mkdir(parents=True)
+    with pytest.raises(BadInput, match="cannot be written"):
+        perform.perform([write(tmp_path)], tmp_path / "out", SILENT)
+
+
 def test_saying_a_default_changes_nothing() -> None:
     assert configuration(replace(BASE, tasks=10, options={"lr": "0.1"}, batch_size=10), 0) == configuration(BASE, 0)
 
@@ -327,8 +396,12 @@ def check_like_undisturbed(name: str, out: Path) -> None:
 def test_a_killed_runner_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     name, out = write(tmp_path, SEEDED.rpartition("[[row]]")[0]), tmp_path / "out"
     killed(name, out, lambda: any(out.glob("runs/*/state/episode-00001*")))
-    states = list(out.glob("runs/*/state/episode-00001*"))
-    assert states
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/state/episode-*")}
+    assert kept
+    # What is killed again a task later has continued: what it had learned before was not learned anew.
+    killed(name, out, lambda: not kept.keys() >= set(out.glob("runs/*/state/episode-*")))
+    again = {path: path.stat().st_mtime_ns for path in kept}
+    assert again == kept
     check_like_undisturbed(name, out)
 
 
@@ -470,14 +543,14 @@ def test_other_data_reproduce_nothing() -> None:
     assert tables.word(made) == "not possible: lost; other data stand in"
 
 
-def curves(a: list[float], b: list[float], extra: str = "") -> dict[str, Any]:
-    text = SMALL.replace("tasks = 3", "tasks = 4").replace("seeds = [0, 1]", "seeds = [0]") + extra
+def curves(a: list[float], b: list[float], extra: str = "", tasks: int = 4) -> dict[str, Any]:
+    text = SMALL.replace("tasks = 3", f"tasks = {tasks}").replace("seeds = [0, 1]", "seeds = [0]") + extra
     folder = Path(os.environ["PYTEST_TMP"])
     experiment = declared.load(write(folder, text))
     found = {}
     for row, curve in zip(experiment.rows, (b, a), strict=True):
         assert row.request is not None
-        found[digest(configuration(row.request, 0))] = result(row.request, 0, [[value] * 4 for value in curve])
+        found[digest(configuration(row.request, 0))] = result(row.request, 0, [[value] * tasks for value in curve])
     return outcome(experiment, found)["effects"][0]  # type: ignore[no-any-return]
 
 
@@ -515,6 +588,8 @@ def test_effects_that_state_no_direction() -> None:
     low, high = [0.50, 0.51, 0.50, 0.49], [0.80, 0.81, 0.80, 0.79]
     alike = 'stated = "no difference"\n'
     assert curves(low, [0.49, 0.52, 0.50, 0.50], alike)["verdict"] == "not told apart, as stated"
+    crossed = curves([0.9, 0.91, 0.9, 0.9, 0.49], [0.5, 0.51, 0.5, 0.5, 0.5], alike, tasks=5)
+    assert (crossed["p_paired"] < 0.05, crossed["verdict"]) == (True, "they differ, in no one direction")
     assert curves(high, low, alike)["verdict"] == "contradicted (one seed)"
     assert curves(low, high, alike)["verdict"] == "contradicted (one seed)"
     drawn = 'stated = "nothing"\n'
@@ -558,6 +633,15 @@ def test_an_improvement_is_judged_as_an_improvement() -> None:
     experiment = declared.load("fig-permuted-mnist")
     rows = {row.name: row for row in experiment.rows}
     some = [rows["l2dp-ml-0.5"], rows["l2dp-ml-2"]]
+    some_more = [rows["l2dp-ml-0.5"], rows["l2dp-ml-0.5-2-epochs"]]
+    for first, second, judged in ((0.40, 0.409, "worse"), (0.40, 0.43, "reproduced")):  # the paper prints +2.81
+        found = {}
+        for row, value in zip(some_more, (first, second), strict=True):
+            assert row.request is not None
+            found[digest(configuration(row.request, 0))] = result(row.request, 0, [[value] * 20] * 20, 0.5)
+        made = outcome(replace(experiment, rows=tuple(some_more), effects=()), found)["rows"][1]
+        assert made["verdict"]["accuracy"] == judged
+        assert ("more of it is forgotten" in tables.word(made)) == (judged == "worse")
     for first, second, judged in ((0.55, 0.57, "worse"), (0.40, 0.50, "reproduced"), (0.40, 0.55, "better")):
         found = {}
         for row, value in zip(some, (first, second), strict=True):
@@ -591,7 +675,7 @@ def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None
     than, more = [row.name for row in experiment.rows]
     assert (experiment.effects[0].more, experiment.effects[0].than) == (more, than)
     both = found((0, 0, low), (0, 1, low), (1, 0, high), (1, 1, high))
-    assert (both["verdict"], both["seeds"]) == ("confirmed", 2)
+    assert (both["verdict"], both["seeds"], both["p_seeds"]) == ("confirmed", 2, None)
     one = found((0, 0, low), (1, 0, high), (1, 1, [0.0] * 4))
     assert (one["verdict"], one["seeds"], one["mean_difference"]) == ("confirmed (one seed)", 1, pytest.approx(0.3))
     assert found((0, 0, low), (1, 1, high))["verdict"] == "no seed in common"
@@ -618,6 +702,8 @@ def test_an_effect_is_that_of_seeds_which_both_rows_have(tmp_path: Path) -> None
         ("[[effect]]", '[[effect]]\npaper_p = "small"', "must be a number above 0"),
         ("[[effect]]", '[[effect]]\nstated = "less"', "choose from more, no difference, nothing"),
         ('kind = "figure"', 'kind = "grid"', "named budget-noise-clip"),
+        ('kind = "figure"', 'kind = "figure"\nnotes = "one"', "a list of words in quotes"),
+        ("[quick]", "[quick]\nneeds = [1]", "a list of words in quotes"),
     ],
 )
 def test_a_mistake_in_a_file_is_one_line(tmp_path: Path, old: str, new: str, what: str) -> None:
@@ -644,6 +730,22 @@ def test_other_json_among_known_results_is_passed_over(tmp_path: Path) -> None:
         (folder / f"{index}.json").write_text(json.dumps(one))
     (folder / "deep.json").write_text("[" * 100_000)
     assert list(known_results([folder])) == [digest(asked)]
+
+
+def test_three_seeds_are_three_numbers() -> None:
+    text = SMALL.replace("tasks = 3", "tasks = 4").replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
+    experiment = declared.load(write(Path(os.environ["PYTEST_TMP"]), text))
+    results = {}
+    for place, apart in enumerate(((0.0, 0.0, 0.0), (0.1, 0.2, 0.3))):
+        request = experiment.rows[place].request
+        assert request is not None
+        for seed, more in enumerate(apart):
+            made = result(request, seed, [[0.5 + more + task / 100] * 4 for task in range(4)])
+            results[digest(configuration(request, seed))] = made
+    (effect,) = outcome(experiment, results)["effects"]
+    # t = 0.2 / (0.1 / √3) on two degrees of freedom: p = 1 − t / √(2 + t²).
+    t = 2 * math.sqrt(3)
+    assert effect["p_seeds"] == pytest.approx(1 - t / math.sqrt(2 + t * t))
 
 
 def test_verdicts() -> None:

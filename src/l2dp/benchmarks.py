@@ -179,10 +179,12 @@ def find(name: str) -> Benchmark:
     if colon and kind == "har":
         from l2dp.har.folder import Folder  # Polars is slow to import, and only this needs it
 
-        settings = _HAR
-        if Folder.open(Path(path)).described["unit"] == "window":
+        settings, described = _HAR, Folder.open(Path(path)).described
+        if described["unit"] == "window":
             settings = {**_HAR, "private-replay": {**_HAR["private-replay"], "protects": "record"}}
-        return Benchmark(kind, (path,), 0, f"the sampling rates of {path}", settings, _OVERLAPPING, own=True)
+        return Benchmark(
+            kind, (path,), len(described["rates"]), f"the sampling rates of {path}", settings, _OVERLAPPING, own=True
+        )
     base, at, rate = name.partition("@")
     if at and base in _HAR_SPLITS and rate in HAR_RATES:
         return replace(BENCHMARKS[base], datasets=(name,), tasks=1, about=f"{rate} Hz of {base} alone")

@@ -58,7 +58,12 @@ class OnRay:
             raise BadInput("--engine ray needs Ray, which is not installed; pip install 'l2dp[ray]'") from None
         self._ray = ray
         passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
-        ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": passed_on})
+        try:
+            ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": passed_on})
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            where = os.environ.get("RAY_ADDRESS", "a cluster here")
+            reason = " ".join(str(error).split())[:200]
+            raise BadInput(f"--engine ray cannot reach {where}: {reason}; see `ray status`, RAY_ADDRESS") from None
         cores = int(ray.cluster_resources().get("CPU", 1))
         self.slots, threads = divide(cores, workers, runs)
         # A run takes place on one machine: one that asks for more cores than any has would wait for ever.

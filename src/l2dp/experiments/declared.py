@@ -131,6 +131,10 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
         raise BadInput(f"{path}: kind {found['kind']!r}; choose from {', '.join(KINDS)}")
     common = found.get("common", {})
     smaller = found.get("quick", {})
+    for block in (found, smaller):
+        for key in ("needs", "notes", "rows_of"):
+            if not isinstance(block.get(key, []), list) or not all(isinstance(one, str) for one in block.get(key, [])):
+                raise BadInput(f"{path}: {key} = {block[key]!r}; it must be a list of words in quotes")
     changed = {key: value for key, value in smaller.items() if key not in ("needs", "notes")} if quick else {}
     rows = tuple(row for block in found.get("row", []) for row in _rows(path, common, block, changed, quick))
     for other in found.get("rows_of", []):

@@ -41,7 +41,11 @@ def drawn(found: Json) -> list[str]:
 def data_hash(found: Json, picture: str) -> str:
     """Of what a picture shows, to three digits: the last ones of a mean differ between machines."""
     rows = [
-        [row["label"], row["guarantee"], _digits(row.get("curve", [])), row.get("epsilon")] for row in found["rows"]
+        [
+            *(row["label"], row["guarantee"], row.get("epsilon"), row.get("seeds")),
+            *(_digits(row.get(curve, [])) for curve in ("curve", "curve_sd")),
+        ]
+        for row in found["rows"]
     ]
     tests = [[label, _digits(curve)] for label, curve in p_value_curves(found)]
     text = json.dumps([picture, _title(found), rows, tests])
@@ -94,7 +98,7 @@ def _title(found: Json) -> str:
         return marked(found["title"], True)
     states = {row["state"] for row in found["rows"] if "curve" in row}
     words = {"run on a sub-sample": "sub-sampled", "run on other data": "other data stand in"}
-    said = [word for state, word in words.items() if state in states]
+    said = [f"{'partly ' if 'run' in states else ''}{word}" for state, word in words.items() if state in states]
     return f"{found['title']} ({', '.join(said)})" if said else str(found["title"])
 
 

@@ -1,19 +1,24 @@
 """What makes two runs the same run: everything that was asked for, defaults filled in, the seed included.
 
 Computed from a request without touching data, and from a finished `result.json`, so that results found anywhere can
-be recognised. Timings, folders and numbers of threads are no part of it.
+be recognised. Timings, folders and numbers of threads are no part of it. Of a learner or data of somebody's own the
+content is: two files with the same names in them are two methods, and a result cannot tell which one made it.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
+import inspect
 import json
 import re
 from dataclasses import MISSING, Field, fields
+from pathlib import Path
 from typing import Any
 
 from l2dp import benchmarks, learners
 from l2dp.errors import BadInput, L2dpError
+from l2dp.learners.learner import Learner
 from l2dp.learners.options import configure
 from l2dp.runs import default_interval
 from l2dp.sweeps import Request
@@ -51,12 +56,15 @@ def configuration(request: Request, seed: int) -> dict[str, Any]:
         "device": request.device,
         "insecure_noise_seed": request.insecure_noise_seed,
         **{f.name: getattr(request, f.name) for f in _others()},
+        **_own(cls, request.benchmark),
     }
 
 
 def of_result(result: dict[str, Any]) -> dict[str, Any] | None:
-    """The configuration behind a finished run; None if it cannot be told (a learner that is not known here)."""
+    """The configuration behind a finished run; None if it cannot be told (a learner or data of somebody's own)."""
     try:
+        if ":" in result["benchmark"]:
+            return None
         config = result["config"]
         # Options younger than the result had no effect then: new ones keep what was as their default.
         options = learners.find(result["learner"])().config() | config["learner"]
@@ -81,6 +89,35 @@ def digest(configuration: dict[str, Any]) -> str:
     """The hash that a run goes by."""
     text = json.dumps(configuration, sort_keys=True, ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _own(cls: type[Learner], benchmark: str) -> dict[str, str]:
+    """What the names in a request stand for, where they are somebody's own: hashes of the code and of the data."""
+    found = {}
+    if cls not in learners.LEARNERS.values():
+        if cls.NAME in learners.LEARNERS:
+            raise BadInput(
+                f"{cls.__name__} has the name {cls.NAME!r} of a learner of ours, so their results could not be told "
+                "apart; give it a NAME of its own"
+            )
+        source = inspect.getsourcefile(cls)
+        code = b"" if source is None else Path(source).read_bytes()
+        found["own_learner"] = f"{cls.__qualname__} {hashlib.sha256(code).hexdigest()}"
+    _, colon, path = benchmark.partition(":")
+    if colon:
+        files = sorted(one for one in [Path(path), *Path(path).rglob("*")] if one.is_file())
+        found["own_data"] = _content(tuple((str(one), one.stat().st_size, one.stat().st_mtime_ns) for one in files))
+    return found
+
+
+@functools.cache
+def _content(files: tuple[tuple[str, int, int], ...]) -> str:
+    """One hash of some files' contents, each file read once as long as it stays as it is."""
+    together = hashlib.sha256()
+    for path, _, _ in files:
+        with Path(path).open("rb") as file:
+            together.update(hashlib.file_digest(file, "sha256").digest())
+    return together.hexdigest()
 
 
 def _others() -> list[Field[Any]]:

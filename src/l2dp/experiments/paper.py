@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import tomllib
 from dataclasses import dataclass
 from importlib.resources import files
@@ -58,12 +59,12 @@ def harw() -> dict[str, Any]:
     return found
 
 
-def verdict(measure: str, ours: float, theirs: float) -> str:
-    """`reproduced`, `better` or `worse`.
+def verdict(measure: str, ours: float, theirs: float, near: float = math.inf) -> str:
+    """`reproduced`, `better` or `worse`; `near` where less than the usual distance counts as the same.
 
     >>> verdict("accuracy", 0.55, 0.4773), verdict("forgetting", 0.30, 0.305)
     ('better', 'reproduced')
     """
-    near = POINTS if measure == "accuracy" else FORGETTING
+    near = min(near, POINTS if measure == "accuracy" else FORGETTING)
     gain = ours - theirs if measure == "accuracy" else theirs - ours
     return "reproduced" if abs(gain) <= near else "better" if gain > 0 else "worse"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,11 @@ from l2dp.experiments import figures, grid, tables
 from l2dp.experiments.declared import Experiment, load, names, with_seeds
 from l2dp.experiments.functions import Ask, call
 from l2dp.experiments.outcome import outcome
-from l2dp.experiments.runner import Engine, Job, Local, capped, divide, jobs_of, known_results, run_all
+from l2dp.experiments.runner import Engine, Job, Local, alone, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
 from l2dp.runs import check_seed
 from l2dp.streams.fetch import RECORDINGS, present, recordings_at
+from l2dp.sweeps import EXTRAS
 
 ENGINES = ("local", "ray")
 
@@ -43,6 +45,9 @@ def perform(
             raise BadInput(f"--seeds changes the runs of an experiment; {fixed[0]} has none, leave it out")
         chosen = [with_seeds(experiment, seeds) for experiment in chosen]
     _folders(known)
+    for name in [one for one in wanted if one.endswith(".toml")]:
+        if Path(name).stem in names() or sum(Path(other).stem == Path(name).stem for other in wanted) > 1:
+            raise BadInput(f"{name}: another experiment has the name {Path(name).stem!r}; rename the file")
     jobs = jobs_of(chosen)
     make_folder(out)
     done = run_all(jobs, out, known, make_engine(engine, workers, len(jobs)), console)
@@ -57,7 +62,8 @@ def perform(
                 found = read_json(folder / "outcome.json")
                 console.print(f"{experiment.name} was finished before; remove {folder} to do it again", highlight=False)
             else:
-                found = call(experiment, Ask(quick, folder, [*known, out / "runs", folder], console))
+                with alone(out):
+                    found = call(experiment, Ask(quick, folder, [*known, out / "runs", folder], console))
             if experiment.kind == "grid":
                 found["notes"] += grid.notes(found, done.results)
             write(found, folder)
@@ -175,6 +181,8 @@ def _needs(experiment: Experiment) -> str:
 
 
 def _here(name: str) -> bool:
+    if name in EXTRAS:
+        return importlib.util.find_spec(EXTRAS[name][0]) is not None
     if name == "har":
         return all(recordings_at(dataset)[0] is not None for dataset in RECORDINGS)
     return present(name) is not None

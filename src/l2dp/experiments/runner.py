@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import subprocess
 import sys
 import time
@@ -100,9 +101,16 @@ def known_results(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
                 continue
             if _is_result(result):
                 asked = of_result(result)
-                if asked is not None:
-                    found.setdefault(digest(asked), result)
+                key = _named(path) if asked is None else digest(asked)
+                if key is not None:
+                    found.setdefault(key, result)
     return found
+
+
+def _named(path: Path) -> str | None:
+    """The hash in the name that a runner gave to a run, or `docs` to its result."""
+    hash = re.search(r"_([0-9a-f]{16})$", path.parent.name if path.name == "result.json" else path.stem)
+    return None if hash is None else hash[1]
 
 
 def _is_result(found: Any) -> bool:
@@ -117,7 +125,7 @@ def run_all(jobs: Sequence[Job], out: Path, known: Sequence[Path], engine: Engin
     """Runs what is not finished yet; whoever kills it and calls it again loses nothing and repeats nothing."""
     make_folder(out / "logs")
     done = Done()
-    with _alone(out):
+    with alone(out):
         finished = known_results([*known, out / "runs"])
         done.results = {job.hash: finished[job.hash] for job in jobs if job.hash in finished}
         waiting = [job for job in jobs if job.hash not in done.results]
@@ -224,11 +232,15 @@ def capped(threads: int) -> int:
 
 
 @contextmanager
-def _alone(out: Path) -> Iterator[None]:
+def alone(out: Path) -> Iterator[None]:
     """Holds a folder of runs for one runner and its processes."""
     make_folder(out / "runs")
     until = time.monotonic() + PATIENCE
-    with (out / ".lock").open("w") as lock:
+    try:
+        held = (out / ".lock").open("w")
+    except OSError as error:
+        raise BadInput(f"{out / '.lock'} cannot be written ({error.strerror}); choose another --out") from None
+    with held as lock:
         os.set_inheritable(lock.fileno(), True)
         while True:
             try:

@@ -18,8 +18,8 @@ COLUMNS = (
     "run on",
 )
 EFFECTS = (
-    *("effect", "mean over tasks", "after the last", "p, paired (ours)", "p, the paper's test", "paper's p", "seeds"),
-    "verdict",
+    *("effect", "mean over tasks", "after the last", "p, paired (ours)", "p, over seeds (ours)", "p, the paper's test"),
+    *("paper's p", "seeds", "verdict"),
 )
 
 LEAST_FIRST, GAP = 30, 3
@@ -33,6 +33,8 @@ def cells(row: Json, quick: bool) -> list[str]:
     shown = [row["label"], row["guarantee"]]
     shown += _beside(accuracy, row.get("accuracy_sd"), theirs.get("accuracy"), 100, 1, len(row["seeds"]))
     shown += _beside(forgetting, row.get("forgetting_sd"), theirs.get("forgetting"), 1, 3, len(row["seeds"]))
+    if "forgetting_sd" in theirs:
+        shown[6] += f" ± {theirs['forgetting_sd']:g}"
     missing = ",".join(map(str, row.get("seeds_missing", [])))
     shown.append((",".join(map(str, row["seeds"])) or "–") + (f" ({missing} not run)" if missing else ""))
     shown.append("quick form" if quick and row["state"] != "not possible" else word(row))
@@ -68,9 +70,13 @@ def word(row: Json) -> str:
         }
         alike = len(set(judged.values())) == 1
         shown = next(iter(judged.values())) if alike else ", ".join(f"{key} {said}" for key, said in judged.items())
-    reason = row["unrun"] if row["state"] == "not run" else row["why"]
-    reasoned = row["state"] in ("not run", "not possible") or "worse" in shown or "improvement" in row
-    return f"{shown}: {reason}" if reason and reasoned else shown
+    reasons = []
+    if "improvement" in row:
+        gain, theirs = (100 * row["improvement"][whose] for whose in ("ours", "paper"))
+        reasons.append(f"an improvement of {gain:+.1f} points, the paper prints {theirs:+.2f}")
+    if row["state"] in ("not run", "not possible") or "worse" in shown:
+        reasons.append(row["unrun"] if row["state"] == "not run" else row["why"])
+    return ": ".join([shown, *filter(None, ["; ".join(filter(None, reasons))])])
 
 
 def _beside(
@@ -99,7 +105,7 @@ def effects(found: Json) -> tuple[Sequence[str], list[list[str]]]:
     shown = [effect_cells(one) for one in found["effects"]]
     if not found["quick"]:
         return EFFECTS, shown
-    return [*EFFECTS[:5], "seeds"], [[*cells[:5], cells[6]] for cells in shown]
+    return [*EFFECTS[:6], "seeds"], [[*cells[:6], cells[7]] for cells in shown]
 
 
 def effect_cells(effect: Json) -> list[str]:
@@ -117,7 +123,7 @@ def effect_cells(effect: Json) -> list[str]:
         says,
         shown,
         last,
-        *(_p(value) for value in (ours, theirs)),
+        *(_p(value) for value in (ours, effect.get("p_seeds"), theirs)),
         "–" if effect["paper_p"] is None else f"< {effect['paper_p']:g}",
         str(effect.get("seeds", "–")),
         effect["verdict"],
