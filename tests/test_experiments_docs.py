@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import shutil
 from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 
 from l2dp.experiments import declared, figures, pages
+from l2dp.experiments.identity import configuration, digest
 from l2dp.experiments.runner import known_results
+from l2dp.sweeps import Request
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results"
@@ -151,3 +156,64 @@ def test_what_privacy_is_compared_with_is_what_the_results_say(agem: str, others
     files = (agem, f"{others}-finetune", f"{others}-joint")
     found = [json.loads((RESULTS / f"{name}.json").read_text("utf-8"))["average_accuracy"][-1] for name in files]
     assert " / ".join(f"{100 * accuracy:.1f}" for accuracy in found) + " %" in (DOCS / "results.md").read_text("utf-8")
+
+
+def results_of(command: str) -> list[dict[str, Any]]:
+    """The recorded results of seeds 0, 1 and 2 of an `l2dp run …` as a table writes it."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("benchmark", nargs="?", default="permuted-mnist")
+    parser.add_argument("--learner", default="private-replay")
+    for name in ("epsilon", "delta"):
+        parser.add_argument(f"--{name}", type=float)
+    for name in ("evaluate-every", "batch-size"):
+        parser.add_argument(f"--{name}", type=int)
+    parser.add_argument("--disjoint", action="store_true")
+    parser.add_argument("--protocol", default="class")
+    parser.add_argument("--model", action="append", default=[], dest="option", type="model={}".format)
+    parser.add_argument("-o", action="append", default=[], dest="option")
+    words = vars(parser.parse_args(command.split()))
+    options = dict(one.split("=", 1) for one in words.pop("option"))
+    request = Request(**words, options=options)
+    known = known_results([RESULTS])
+    hashes = [digest(configuration(request, seed)) for seed in (0, 1, 2)]
+    return [known[hash] for hash in hashes if hash in known]
+
+
+@pytest.mark.parametrize(
+    ("head", "accuracy", "command"),
+    [
+        ("| benchmark | ε | accuracy | almost no noise |", 2, 5),
+        ("| method | guarantee | accuracy | forgetting | paper |", 2, 5),
+    ],
+)
+def test_accuracies_beside_a_command_are_what_the_results_say(head: str, accuracy: int, command: int) -> None:
+    _, *found = rows((DOCS / "results.md").read_text("utf-8"), head)
+    checked, some = 0, []
+    for cells in found:
+        words = cells[command].strip("`")
+        if words.endswith("make demo"):
+            continue
+        same = words == "same run"
+        some = some if same else results_of(words)
+        assert some, words
+        last = [100 * (one["released"] if same else one)["average_accuracy"][-1] for one in some]
+        match = re.search(r"(\d+\.\d)(?: ± (\d+\.\d))? %", cells[accuracy])
+        assert match is not None, cells
+        if match[2] is None:
+            assert match[1] == f"{last[0]:.1f}", words
+        else:
+            assert len(last) == 3, words
+            assert (match[1], match[2]) == (f"{fmean(last):.1f}", f"{stdev(last):.1f}"), words
+        checked += 1
+    assert checked >= 7
+
+
+def test_protocols_of_split_mnist_are_what_the_results_say() -> None:
+    _, *found = rows((DOCS / "results.md").read_text("utf-8"), "| protocol | A-GEM (none) |")
+    assert len(found) == 3
+    for protocol, agem, l2dp_ml in found:
+        asked = f"split-mnist --protocol {protocol.strip('`')} --learner"
+        assert agem == f"{100 * fmean(one['average_accuracy'][-1] for one in results_of(f'{asked} agem')):.1f} %"
+        some = results_of(f"{asked} l2dp-ml --epsilon 0.5")
+        both = [[one["average_accuracy"][-1] for one in tested] for tested in (some, [one["released"] for one in some])]
+        assert l2dp_ml == " / ".join(f"{100 * fmean(one):.1f} %" for one in both)
