@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from rich.console import Console
 from safetensors.torch import load_file
 
 import l2dp
+import two_processes
 from l2dp import parallel, sweeps
 from l2dp.experiments.worker import request_from
+from l2dp.learners import LEARNERS, Agem
 from l2dp.models import build
 from l2dp.sweeps import Request
+from two_processes import learn_users, users
 
 SILENT = Console(quiet=True)
 BASE = Request("permuted-digits", "agem", tasks=2, insecure_noise_seed=3)
@@ -37,90 +41,15 @@ REQUESTS = {
     "channel": replace(STEPS, options={"normalisation": "channel", "model": "mnist-conv", "lr": "0.01"}),
     "l2dp-ml": replace(STEPS, learner="l2dp-ml", epsilon=4.0),
     "tied": replace(STEPS, learner="l2dp-ml", epsilon=4.0, options={"reconstruction": "tied", "encoder_lr": "1e-4"}),
+    "chaotic": replace(BASE, learner="l2dp-ml", epsilon=4.0),
+    "finetune": replace(BASE, learner="finetune", batch_size=21),
+    "joint": replace(BASE, learner="joint", batch_size=21),
+    "task": replace(BASE, benchmark="split-digits", protocol="task", batch_size=21),
+    "fixed": replace(BASE, learner="private-replay", epsilon=8.0, options={"head": "fixed", "replay_steps": "50"}),
     "naive-gaussian": replace(BASE, learner="naive-gaussian", epsilon=8.0, options={"lr": "0.1"}),
     "proved": replace(BASE, learner="private-replay", epsilon=4.0, tasks=1, insecure_noise_seed=None),
 }
 NORMALISED = [("channel", "channel", False), ("l2dp-ml", "neuron", True), ("tied", "neuron", True)]
-
-SCRIPT = """
-import json, sys
-from pathlib import Path
-
-import numpy as np
-import torch
-from rich.console import Console
-
-import l2dp
-from l2dp import parallel, sweeps
-from l2dp.boundary.admission import same_everywhere
-from l2dp.errors import BadInput
-from l2dp.experiments.worker import request_from
-from l2dp.learners import Agem, Finetune
-from l2dp.models import Network
-from l2dp.noise import Noise, SystemNoise
-from l2dp.streams import Task
-
-torch.set_num_threads(1)
-out, asked = Path(sys.argv[1]), json.loads(sys.argv[2])
-found = {}
-
-
-class Counting(SystemNoise):
-    drawn = 0
-
-    def words(self, count):
-        Counting.drawn += 1
-        return super().words(count)
-
-
-with parallel.joined():
-    noise = parallel.SharedNoise(Counting())
-    forked = noise.fork("task 1")
-    found["words"] = [noise.words(5).tolist(), forked.words(3).tolist(), noise.subset(50, 0.3).tolist()]
-    found["drawn"] = Counting.drawn
-    found["secure"] = noise.secure
-    for name, request in asked.items():
-        sweeps.run_one(request_from(request), 0, out / name, Console(quiet=True))
-    def foreign(space):
-        width = space.shape[0] * space.shape[1] * space.shape[2]
-        tail = torch.nn.Sequential(torch.nn.BatchNorm1d(9), torch.nn.Linear(9, space.classes))
-        return Network(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(width, 9)), tail)
-
-
-    class Alone(Finetune):
-        NAME = "alone"
-
-
-    refused = []
-    stream = l2dp.streams.permuted("digits", tasks=2, seed=0)
-    for learner, size in ((Alone(), 10), (Agem(), 1), (Agem(model=foreign), 10)):
-        try:
-            l2dp.run(stream, learner, schedule=l2dp.Schedule(size))
-        except BadInput as error:
-            refused.append(str(error))
-    found["refused"] = refused
-    try:
-        parallel.check_same(parallel.rank(), "run")
-        found["same"] = "yes"
-    except BadInput as error:
-        found["same"] = str(error)
-    # The same records in another order on one machine: some would be in two parts.
-    ordered = torch.arange(8.0).view(8, 1) / 8
-    found["data"] = []
-    for rolled in (0, parallel.rank()):
-        part = ordered.roll(rolled, 0), torch.zeros(8, dtype=torch.int64)
-        given = Task.from_tensors("rolled", part, part)
-        try:
-            same_everywhere(given, given.train.unseal())
-            found["data"].append("same")
-        except BadInput as error:
-            found["data"].append(str(error))
-    # A finished run is returned, by every process, and not repeated.
-    again = sweeps.run_one(request_from(asked["agem"]), 0, out / "agem", Console(quiet=True))
-    found["again"] = again.to_json()["average_accuracy"]
-    found["rank"] = parallel.rank()
-(out / f"rank-{found['rank']}.json").write_text(json.dumps(found))
-"""
 
 
 def launch(words: list[str]) -> subprocess.Popen[str]:
@@ -136,9 +65,8 @@ def launch(words: list[str]) -> subprocess.Popen[str]:
 def both(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """One start of two processes for all tests, for starting is most of the time."""
     out = tmp_path_factory.mktemp("two")
-    (out / "script.py").write_text(SCRIPT)
     asked = json.dumps({name: asdict(request) for name, request in REQUESTS.items()})
-    process = launch([str(out / "script.py"), str(out), asked])
+    process = launch([two_processes.__file__, str(out), asked])
     said, _ = process.communicate(timeout=400)
     assert process.returncode == 0, said
     return out, [json.loads((out / f"rank-{rank}.json").read_text()) for rank in (0, 1)]
@@ -159,10 +87,12 @@ def test_whole_batches_are_normalised(
     """Batch normalisation makes a long run chaotic; the first steps, g_ref among them, are those of one process."""
     sweeps.run_one(request_from(asdict(REQUESTS[name])), 0, tmp_path / "one", SILENT)
     alone, together = tensors(tmp_path / "one"), tensors(both[0] / name)
-    space = l2dp.streams.permuted("digits", tasks=1).space
-    start = {key: one.detach() for key, one in build("mnist-conv", space, 0, normalisation, bounded).named_parameters()}
+    network = build("mnist-conv", l2dp.streams.permuted("digits", tasks=1).space, 0, normalisation, bounded)
+    start = {key: one.detach() for key, one in network.named_parameters()}
+    # The last layer by itself: χ3 moves it, and its steps are too short to be seen among those of the classifier.
+    head = next(key for key, one in network.named_parameters() if one is network.head.weight)
     # Now and then a neuron crosses a kink on one side only: the steps agree as a whole, not to the last digit.
-    for part in ("encoder.", "hidden.", "classifier."):
+    for part in ("encoder.", "hidden.", "classifier.", head):
         step, off = (
             torch.cat([(one[key] - other[key]).flatten() for key in start if key.startswith(part)]).norm()
             for one, other in ((alone, start), (together, alone))
@@ -173,20 +103,20 @@ def test_whole_batches_are_normalised(
             torch.testing.assert_close(together[key], alone[key], rtol=2e-3, atol=2e-3, msg=key)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        name
-        for name, request in REQUESTS.items()
-        if request.insecure_noise_seed is not None and request.per_task is None
-    ],
-)
-def test_two_processes_equal_one(name: str, both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    sweeps.run_one(request_from(asdict(REQUESTS[name])), 0, tmp_path / "one", SILENT)
-    torch.set_num_threads(threads)
-    alone, together = tensors(tmp_path / "one"), tensors(both[0] / name)
+def test_chaos_leaves_the_accuracy(both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    """Forty-four steps of L2DP-ML: one process, its first weights moved by 1e-7, ends between 0.797 and 0.828 (six
+    tries, s = 0.01; other seeds as far apart). Eight such deviations never happen by rounding."""
+    one = sweeps.run_one(REQUESTS["chaotic"], 0, tmp_path / "one", SILENT).to_json()
+    two = result(both[0] / "chaotic")
+    for found, expected in ((two, one), (two["released"], one["released"])):
+        assert found["average_accuracy"] == pytest.approx(expected["average_accuracy"], abs=0.08)
+    assert two["guarantee"] == one["guarantee"]
+    assert two["claim"] == one["claim"]
+
+
+def assert_equal(folder: Path, both: Path) -> None:
+    """What one process left behind and what two did."""
+    alone, together = tensors(folder), tensors(both)
     assert alone.keys() == together.keys()
     for key, tensor in alone.items():
         # Sums of whole numbers are exact in any order; gradients are float32 and add up in another one.
@@ -194,10 +124,37 @@ def test_two_processes_equal_one(name: str, both: tuple[Path, list[dict[str, Any
             assert torch.equal(tensor, together[key]), key
         else:
             torch.testing.assert_close(together[key], tensor, rtol=2e-3, atol=2e-3, msg=key)
-    one, two = result(tmp_path / "one"), result(both[0] / name)
+    one, two = result(folder), result(both)
     assert two["average_accuracy"][-1] == pytest.approx(one["average_accuracy"][-1], abs=0.02)
-    assert {**two["guarantee"]} == one["guarantee"]
+    assert two["guarantee"] == one["guarantee"]
     assert two.get("privacy") == one.get("privacy")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in each of the two processes: more threads add up in another order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+EQUAL = [name for name in REQUESTS if name not in ("proved", "chaotic", *(name for name, _, _ in NORMALISED))]
+
+
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("name", EQUAL)
+def test_two_processes_equal_one(name: str, both: tuple[Path, list[dict[str, Any]]], tmp_path: Path) -> None:
+    sweeps.run_one(request_from(asdict(REQUESTS[name])), 0, tmp_path / "one", SILENT)
+    assert_equal(tmp_path / "one", both[0] / name)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_users_are_protected_by_two_processes_as_by_one(
+    both: tuple[Path, list[dict[str, Any]]], tmp_path: Path
+) -> None:
+    learn_users(tmp_path / "one")
+    assert_equal(tmp_path / "one", both[0] / "users")
 
 
 def test_the_guarantee_is_that_of_one_process(both: tuple[Path, list[dict[str, Any]]]) -> None:
@@ -217,11 +174,33 @@ def test_what_cannot_be_shared_is_refused(both: tuple[Path, list[dict[str, Any]]
         assert "cannot share a run" in found["refused"][0]
         assert "a record for each of 2 processes" in found["refused"][1]
         assert "batch normalisation of its own" in found["refused"][2]
-    assert both[1][0]["same"] == "yes"
-    assert "another run than the first" in both[1][1]["same"]
-    assert both[1][0]["data"] == ["same", "same"]
-    assert both[1][1]["data"][0] == "same"
-    assert "another task 'rolled' than the first" in both[1][1]["data"][1]
+        # By both of them: one that went on would charge a task, or write.
+        assert "process 1 has another run than the first" in found["same"]
+
+
+def test_other_records_are_refused_before_they_are_learned(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    for found in both[1]:
+        assert {name.split()[0] for name in found["records"]} == set(LEARNERS)
+        for asked, said in found["records"].items():
+            turned = "process 1 has another task 'task-0' than the first" in said
+            assert turned if asked.endswith("True") else said == "accepted", asked
+        assert len(found["past"]) == 3
+        for name, said in found["past"].items():
+            assert "process 1 has another task 'task-0' than the first" in said, name
+
+
+def test_another_folder_is_refused(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    undisturbed = l2dp.run(users(3), Agem(model="mlp-8"), schedule=two_processes.SCHEDULE).accuracy_matrix
+    for found in (one["folder"] for one in both[1]):
+        for said in (found["none"], found["old"], found["no result"]):
+            assert "process 1 has another saved run in" in said
+        assert found["continued"] == found["again"]
+        assert torch.allclose(torch.tensor(found["continued"]), torch.tensor(undisturbed), atol=0.02)
+
+
+def test_every_process_takes_the_scores_of_the_first(both: tuple[Path, list[dict[str, Any]]]) -> None:
+    """Of 33 records with labels in turn, nine have the first label, and eight the second."""
+    assert both[1][0]["scores"] == both[1][1]["scores"] == [9, 24]
 
 
 def test_a_finished_run_is_given_to_every_process(both: tuple[Path, list[dict[str, Any]]]) -> None:

@@ -7,6 +7,7 @@ anything. All processes are inside the boundary, and so is the network between t
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -101,20 +102,32 @@ def together(gradients: Sequence[Tensor]) -> tuple[Tensor, ...]:
     return tuple(one.view_as(gradient) for one, gradient in zip(parts, gradients, strict=True))
 
 
+def first(here: Tensor) -> Tensor:
+    """What the first process has, told to all: machines may compute the same number with other last bits."""
+    if size() == 1:
+        return here
+    told = here.detach().cpu().clone()
+    group.broadcast(told, 0)
+    return told.to(here.device)
+
+
 def agreed(number: int) -> int:
     """What the first process says."""
-    if size() == 1:
-        return number
-    told = torch.tensor([number])
-    group.broadcast(told, 0)
-    return int(told)
+    return int(first(torch.tensor(number)))
 
 
-def check_same(number: int, what: str) -> None:
-    """Refuses where the processes differ: they would compute something that nobody asked for."""
-    if agreed(number) != number:
+def check_same(seen: bytes, what: str) -> None:
+    """Refuses where a process has seen something else than the first: together they would do what nobody asked for.
+
+    All processes refuse, so that none goes on alone to charge a task or to write a file. They are told a digest.
+    """
+    digest = int.from_bytes(hashlib.sha256(seen).digest()[:8], "big") >> 1
+    differs = torch.zeros(size(), dtype=torch.int64)
+    differs[rank()] = agreed(digest) != digest
+    others: list[int] = add(differs).nonzero().flatten().tolist()
+    if others:
         raise BadInput(
-            f"process {rank()} has another {what} than the first; give all machines the same command and data"
+            f"process {others[0]} has another {what} than the first; give all machines the same command, data and --out"
         )
 
 

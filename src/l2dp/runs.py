@@ -8,12 +8,12 @@ before the first task too, so that a draw of noise is durable before anything us
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import math
 import resource
 import shutil
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -282,7 +282,7 @@ def run(
         "config": config,
     }
     sizes = [task.train.declared_size for task in stream]
-    parallel.check_same(zlib.crc32(json.dumps([identity, sizes], sort_keys=True).encode()), "run")
+    parallel.check_same(json.dumps([identity, sizes], sort_keys=True).encode(), "run")
     if out is None:
         learner.begin(setting)
         result = _Run(stream, learner, setting, plans, every, test_records, config, progress, None).finish()
@@ -290,6 +290,7 @@ def run(
     folder = Path(out)
     with run_folder(folder, identity) if parallel.rank() == 0 else nullcontext() as finished:
         if parallel.agreed(finished is not None):
+            _check_same_files(folder, "result.json")
             result = from_json(finished if finished is not None else read_json(folder / "result.json"))
             result = _said(result, stream, not_covered)
             if parallel.rank() > 0:
@@ -403,6 +404,22 @@ def run_folder(folder: Path, identity: dict[str, Any]) -> Iterator[dict[str, Any
         yield read_json(result) if result.exists() else None
 
 
+def _check_same_files(folder: Path, pattern: str) -> None:
+    """Refuses where a process sees other files than the first: a machine with an old folder of its own would go on
+    from another task, and all would wait for ever."""
+    if parallel.size() == 1:
+        return
+    digest = hashlib.sha256()
+    for path in sorted(folder.glob(pattern)):
+        try:
+            data = path.read_bytes()
+        except OSError as error:
+            raise BadInput(f"{path} cannot be read ({error.strerror}); let every process read --out") from error
+        digest.update(f"{path.name} {len(data)} ".encode())
+        digest.update(data)
+    parallel.check_same(digest.digest(), f"saved run in {folder}")
+
+
 def _difference(there: Any, asked: Any, path: str = "") -> str:
     """The first place where two configurations differ, for a message."""
     if isinstance(there, dict) and isinstance(asked, dict):
@@ -498,7 +515,9 @@ class _Run:
         if self.folder is None:
             return
         head = self.folder / "learner.safetensors"
-        if not parallel.agreed(head.exists()):
+        begun = parallel.agreed(head.exists())
+        _check_same_files(self.folder, "*.safetensors")
+        if not begun:
             if parallel.rank() > 0:
                 return
             make_folder(self.folder)

@@ -62,7 +62,8 @@ def same_everywhere(task: Task, records: Records) -> None:
     Guarantee
     ---------
     Past this call every process holds the same rows in the same places, so that dividing them by place counts each
-    record once. The processes are told a digest of 63 bits and nothing else.
+    record once. All processes must call it, in the same order, and all refuse. They are told a digest of 63 bits and
+    nothing else.
     """
     if parallel.size() == 1:
         return
@@ -73,7 +74,7 @@ def same_everywhere(task: Task, records: Records) -> None:
     units = records.units()
     if units is not None:
         digest.update(units.contiguous().numpy().tobytes())
-    parallel.check_same(int.from_bytes(digest.digest()[:8], "big") >> 1, f"task {task.name!r}")
+    parallel.check_same(digest.digest(), f"task {task.name!r}")
 
 
 def admit(task: Task, space: Space) -> Records:

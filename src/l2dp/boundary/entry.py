@@ -104,7 +104,9 @@ class Entry:
         if self.protection.unit == "record":
             self._charge_record_block(task)
             return
-        users = set(self._units(task, task.train.unseal()).tolist())
+        records = task.train.unseal()
+        same_everywhere(task, records)
+        users = set(self._units(task, records).tolist())
         users -= set(self.ledger.exhausted(users, self.protection.cost))
         self.ledger.charge(users, self.protection.cost, f"task {task.name!r}")
 

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from l2dp import parallel
-from l2dp.boundary.admission import admit, label_mask
+from l2dp.boundary.admission import admit, label_mask, same_everywhere
 from l2dp.budget import NO_PRIVACY, Budget, Guarantee
 from l2dp.errors import BadInput
 from l2dp.models import Network
@@ -208,6 +208,7 @@ class PerturbedObjective:
                 f"a batch of {batch_size} is larger than the {self.batch_size} that the noise was scaled for"
             )
         records = admit(task, self._space)
+        same_everywhere(task, records)
         rows = disjoint_batches(len(records), batch_size, generator)
         mask = label_mask(task, self._space).to(self._device) if self._masked else None
         return FixedBatches(records, rows, batch_size, mask)

@@ -201,13 +201,15 @@ class PrivateMemory:
     def restore(self, episodes: Sequence[dict[str, Tensor]], past: Sequence[Task]) -> None:
         """Books the saved tasks again, without reading for learning."""
         for kept, task in zip(episodes, past, strict=True):
+            records = admit(task, self._space)
+            same_everywhere(task, records)  # the lots are row numbers: elsewhere they would be those of other records
             replay, own, *again = (
                 Reading(rate, noise, int(steps), order or None)
                 for rate, noise, steps, order in kept["readings"].tolist()
             )
             scores = [Score(*score) for score in kept["scores"].tolist()]
             self.book.repeat(own, replay if replay.rate > 0 else None, again, [score.noise for score in scores])
-            self._keep(task, admit(task, self._space), kept["lots"].clone(), label_mask(task, self._space))
+            self._keep(task, records, kept["lots"].clone(), label_mask(task, self._space))
             self.scores.append(scores)
 
     # --- what a reader should know --------------------------------------------------------------------

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from l2dp import parallel
 from l2dp.boundary.gradients import PART, Sampled
 from l2dp.noise import Noise, rounded_sum
 
@@ -19,7 +20,8 @@ def noisy_counts(
     Guarantee
     ---------
     A record is counted once, in one of the two, so that adding or removing it moves the pair by 1: one Gaussian
-    mechanism of that multiplier, over exact whole numbers. The number of records is not given out.
+    mechanism of that multiplier, over exact whole numbers. The number of records is not given out. Processes that share
+    a run all get the first one's pair, for a pair that differs would part them.
     """
     records, rows, mask = held
     network.eval()
@@ -32,5 +34,5 @@ def noisy_counts(
         right += int((scores.argmax(1) == y.to(device)).sum())
     network.train()
     exact = np.array([right, len(rows) - right], dtype=np.float64)
-    noisy = rounded_sum(exact, noise.gaussian(multiplier, (2,)))
+    noisy = parallel.first(torch.from_numpy(rounded_sum(exact, noise.gaussian(multiplier, (2,)))))
     return float(noisy[0]), float(noisy[1])

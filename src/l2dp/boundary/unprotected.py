@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from l2dp import parallel
-from l2dp.boundary.admission import admit, label_mask
+from l2dp.boundary.admission import admit, label_mask, same_everywhere
 from l2dp.budget import NO_PRIVACY, Guarantee
 from l2dp.streams.batches import disjoint_batches
-from l2dp.streams.records import Space, Task
+from l2dp.streams.records import Records, Space, Task
 
 
 class Batch(NamedTuple):
@@ -94,13 +94,18 @@ class Unprotected:
         """The labels of a task as one row of booleans, when its scores are restricted to them."""
         return label_mask(task, self._space) if self._masked else None
 
+    def _open(self, task: Task) -> Records:
+        records = admit(task, self._space)
+        same_everywhere(task, records)
+        return records
+
     def check(self, task: Task) -> None:
-        """Refuses a task that does not fit the space."""
-        admit(task, self._space)
+        """Refuses a task that does not fit the space, or that is another one in another process."""
+        self._open(task)
 
     def batches(self, task: Task, batch_size: int, steps: int, generator: torch.Generator) -> Iterator[Batch]:
         """`steps` batches of one task, dealt anew for every pass over it."""
-        records = admit(task, self._space)
+        records = self._open(task)
         mask = self._mask(task)
         left = steps
         while left > 0:
@@ -119,7 +124,7 @@ class Unprotected:
         self, tasks: list[Task], batch_size: int, steps: int, generator: torch.Generator
     ) -> Iterator[Batch]:
         """`steps` batches drawn uniformly from the records of all `tasks` together."""
-        opened = [admit(task, self._space) for task in tasks]
+        opened = [self._open(task) for task in tasks]
         masks = torch.stack([label_mask(task, self._space) for task in tasks]) if self._masked else None
         sizes = torch.tensor([len(records) for records in opened])
         starts = sizes.cumsum(0) - sizes
@@ -141,7 +146,7 @@ class Unprotected:
 
     def remember(self, task: Task, size: int, generator: torch.Generator) -> None:
         """Keeps `size` records of a task, chosen at random, as evenly over its classes as they allow."""
-        records = admit(task, self._space)
+        records = self._open(task)
         y = records.labels()
         shuffled = torch.randperm(len(records), generator=generator)
         # Rank every record within its class, then take the lowest ranks: balanced without a loop over classes.

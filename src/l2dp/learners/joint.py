@@ -50,6 +50,8 @@ class Joint(Finetune):
 
     def restore(self, state: State, episodes: Sequence[dict[str, Tensor]], past: Sequence[Task]) -> None:
         super().restore(state, episodes, past)
+        for task in past:
+            self.boundary.check(task)
         self.tasks = list(past)
         self.steps, self.batch_size = state.meta["steps"], state.meta["batch_size"]
         self.settled = state.meta["settled"]
