@@ -34,6 +34,7 @@ SILENT = Console(quiet=True)
 BASE = Request("permuted-digits", "agem", tasks=2, insecure_noise_seed=3)
 STEPS = replace(BASE, batch_size=99, per_task=99)
 POOLED = {"scatter_share": "0.5", "head_share": "0"}
+FIXED = {"head": "fixed", "width": "64", "replay_steps": "50", "replay_batch": "64", "steps": "20"}
 REQUESTS = {
     "private-replay": replace(BASE, learner="private-replay", epsilon=4.0),
     "pooled": replace(BASE, benchmark="split-digits", learner="private-replay", epsilon=8.0, options=POOLED),
@@ -45,7 +46,7 @@ REQUESTS = {
     "finetune": replace(BASE, learner="finetune", batch_size=21),
     "joint": replace(BASE, learner="joint", batch_size=21),
     "task": replace(BASE, benchmark="split-digits", protocol="task", batch_size=21),
-    "fixed": replace(BASE, learner="private-replay", epsilon=8.0, options={"head": "fixed", "replay_steps": "50"}),
+    "fixed": replace(BASE, learner="private-replay", epsilon=8.0, options=FIXED),
     "naive-gaussian": replace(BASE, learner="naive-gaussian", epsilon=8.0, options={"lr": "0.1"}),
     "proved": replace(BASE, learner="private-replay", epsilon=4.0, tasks=1, insecure_noise_seed=None),
 }
