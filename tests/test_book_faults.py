@@ -557,6 +557,27 @@ def test_two_may_make_the_same_book_at_once(place: str) -> None:
     assert len(names) == 1
 
 
+def test_a_book_is_seen_whole_or_not_at_all(postgres_server: str) -> None:
+    """Whoever looks while another process makes the tables sees none of them, however long the look takes."""
+    import psycopg
+
+    from l2dp.book.postgres import PostgresStore
+
+    with psycopg.connect(postgres_server, autocommit=True) as server:
+        server.execute(b"CREATE SCHEMA IF NOT EXISTS seen_whole")
+    place = f"{postgres_server}&options=-csearch_path%3Dseen_whole"
+    store = PostgresStore(place)
+
+    def look(transaction: Any) -> set[str]:
+        transaction.rows("SELECT 1")  # from here on nothing that others do is seen
+        open_book(place, LIFETIME).close()
+        return store.tables(transaction)
+
+    assert store.read(look) == set()
+    assert store.read(store.tables) == {*TABLES}
+    store.close()
+
+
 def test_a_refusal_is_not_bad_input(file: Path) -> None:
     with open_book(file) as opened, pytest.raises(Refused) as caught:
         opened.reserve(["a"], TENTH, voucher("z"))

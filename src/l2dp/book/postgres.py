@@ -150,7 +150,13 @@ class PostgresStore(Store):
         return result
 
     def tables(self, transaction: Transaction) -> set[str]:
-        there = {name for name in TABLES if transaction.rows("SELECT to_regclass(?)", (name,))[0][0] is not None}
+        # From the catalogue itself: to_regclass looks past the transaction's snapshot, and while another process makes
+        # the tables it would find some of them.
+        statement = (
+            "SELECT relname::text FROM pg_class WHERE relname = ANY(?) AND relnamespace IN "
+            "(SELECT oid FROM pg_namespace WHERE nspname = ANY(current_schemas(false)))"
+        )
+        there = {str(row[0]) for row in transaction.rows(statement, (list(TABLES),))}
         self._made = "l2dp_entries" in there
         return there
 
