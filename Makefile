@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
-CORES := $(shell nproc 2>/dev/null || echo 2)
+CORES := $(shell env -u OMP_NUM_THREADS nproc 2>/dev/null || echo 2)
 
 .PHONY: demo test test-all bench faults soak lint install clean
 
