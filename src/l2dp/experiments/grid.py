@@ -57,7 +57,7 @@ def notes(found: Json, results: Mapping[str, Json]) -> list[str]:
             continue
         row = winner.row
         chosen = f"z={winner.noise}, C={winner.clip} with {100 * row['accuracy']:.2f} %"
-        theirs = [cell for cell in some if cell.row["paper"] is not None]
+        theirs = [cell for cell in some if "accuracy" in (cell.row["paper"] or {})]
         if theirs:
             top = max(theirs, key=lambda cell: float(cell.row["paper"]["accuracy"]))
             chosen += f" (the paper's: z={top.noise}, C={top.clip}, {100 * top.row['paper']['accuracy']:.2f} %)"

@@ -24,9 +24,9 @@ Every table and figure of results in the paper, and ours. Ours is the mean over 
 there are several) after the last task; L2DP-ML is tested with its secret draws, as in its authors' earlier code (the
 paper does not say), unless a row says *released*. **Reproduced** is within 2 points of accuracy or 0.03 of forgetting,
 **better** and **worse** are beyond that; where the paper prints no more than an improvement on another row of ours,
-the improvement is what is compared. A row says what it was run on; quick forms (`--quick`) never stand here. What was
-not run says so, seeds too: `l2dp experiment NAME --known results` runs what is missing and `l2dp experiment docs`
-takes it up.
+the improvement is what is compared, and must come within half of it. A row says what it was run on; quick forms
+(`--quick`) never stand here. What was not run says so, seeds too: `l2dp experiment NAME --known results` runs what is
+missing and `l2dp experiment docs` takes it up.
 
 Beside an effect stand three p values of ours. *The paper's test* is its "2-tail t-tests" between two curves as we read
 them (it does not say whether they are paired, nor what it tests of forgetting): the points count as independent
