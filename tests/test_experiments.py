@@ -732,6 +732,21 @@ def test_other_json_among_known_results_is_passed_over(tmp_path: Path) -> None:
     assert list(known_results([folder])) == [digest(asked)]
 
 
+def test_of_two_results_of_one_configuration_the_first_counts_and_the_other_is_named(tmp_path: Path) -> None:
+    experiment = declared.load(write(tmp_path, SMALL.replace("seeds = [0, 1]", "seeds = [0]")))
+    out = tmp_path / "out"
+    run_all(jobs_of([experiment]), out, [], Local(2, 1), SILENT)
+    first = sorted(out.glob("runs/*/result.json"))[0]
+    other = json.loads(first.read_text("utf-8")) | {"seconds": 1e9}
+    (tmp_path / "known").mkdir()
+    (tmp_path / "known" / "b.json").write_text(json.dumps(other), "utf-8")
+    said = io.StringIO()
+    done = run_all(jobs_of([experiment]), out, [tmp_path / "known"], Local(2, 1), Console(file=said, width=10_000))
+    assert [one["seconds"] for one in done.results.values()].count(1e9) == 1
+    lines = [line for line in said.getvalue().splitlines() if "other results" in line]
+    assert lines == [f"{tmp_path / 'known' / 'b.json'} counts; the same configuration has other results: {first}"]
+
+
 def test_three_seeds_are_three_numbers() -> None:
     text = SMALL.replace("tasks = 3", "tasks = 4").replace("seeds = [0, 1]", "seeds = [0, 1, 2]")
     experiment = declared.load(write(Path(os.environ["PYTEST_TMP"]), text))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import socket
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -58,6 +60,23 @@ def test_without_ray_one_line_says_so(
         cli.main(["experiment", write(tmp_path), "--engine", "ray", "--out", str(tmp_path / "out")])
     assert ended.value.code == 2
     assert "pip install 'l2dp[ray]'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_a_cluster_that_does_not_answer_is_one_line_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    with socket.socket() as taken:  # bound and not listening: whoever calls is refused
+        taken.bind(("127.0.0.1", 0))
+        address = f"{scheme}127.0.0.1:{taken.getsockname()[1]}"
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        monkeypatch.setitem(sys.modules, "ray", ModuleType("ray"))  # never asked: with Ray or without, it is the same
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["experiment", write(tmp_path), "--engine", "ray", "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert f"cannot reach {address}: " in said
 
 
 def test_what_a_machine_of_the_cluster_does(tmp_path: Path) -> None:

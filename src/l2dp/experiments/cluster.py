@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,6 +23,8 @@ from l2dp.experiments.runner import Job, capped, divide, reason
 
 PASSED_ON = ("L2DP_DATA", "L2DP_FEATURES", "PYTHONPATH")
 TAIL = 2000
+REACHED_WITHIN = 10.0
+"""Seconds to wait for an answer from the address of a cluster; Ray itself would try for minutes."""
 
 
 def execute(line: str, folder: str, threads: int) -> str:
@@ -48,6 +51,19 @@ def execute(line: str, folder: str, threads: int) -> str:
     return json.dumps({"code": code, "said": said[-TAIL:], "result": json.loads(result)})
 
 
+def _reach(address: str) -> None:
+    """Refuses the address of a cluster where nobody answers; words such as `auto` are Ray's own to understand."""
+    host, colon, port = address.rpartition("//")[2].rpartition(":")
+    if not (colon and port.isdecimal()):
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), REACHED_WITHIN).close()
+    except (OSError, OverflowError) as error:
+        raise BadInput(
+            f"--engine ray cannot reach {address}: {error}; see `ray status`, or unset RAY_ADDRESS for a cluster here"
+        ) from None
+
+
 class OnRay:
     """Runs on a Ray cluster: the one of `ray start` or RAY_ADDRESS if there is one, else one started here."""
 
@@ -57,6 +73,7 @@ class OnRay:
         except ImportError:
             raise BadInput("--engine ray needs Ray, which is not installed; pip install 'l2dp[ray]'") from None
         self._ray = ray
+        _reach(os.environ.get("RAY_ADDRESS", ""))
         passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
         try:
             ray.init(log_to_driver=False, logging_level="ERROR", runtime_env={"env_vars": passed_on})

@@ -88,8 +88,11 @@ def jobs_of(experiments: Iterable[Experiment]) -> list[Job]:
     return sorted(found.values(), key=lambda job: (job.minutes or 0.0, job.seed))
 
 
-def known_results(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
-    """Finished results below some folders, by the hash of their configuration; other JSON is passed over."""
+def known_results(folders: Iterable[Path], places: dict[str, list[Path]] | None = None) -> dict[str, dict[str, Any]]:
+    """Finished results below some folders, by the hash of their configuration; other JSON is passed over.
+
+    Of several with one hash the first counts, by folder and then by name; `places` is told of all of them.
+    """
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
         for path in sorted(folder.rglob("*.json")):
@@ -104,6 +107,8 @@ def known_results(folders: Iterable[Path]) -> dict[str, dict[str, Any]]:
                 key = _named(path) if asked is None else digest(asked)
                 if key is not None:
                     found.setdefault(key, result)
+                    if places is not None:
+                        places.setdefault(key, []).append(path)
     return found
 
 
@@ -126,11 +131,16 @@ def run_all(jobs: Sequence[Job], out: Path, known: Sequence[Path], engine: Engin
     make_folder(out / "logs")
     done = Done()
     with alone(out):
-        finished = known_results([*known, out / "runs"])
+        places: dict[str, list[Path]] = {}
+        finished = known_results([*known, out / "runs"], places)
         done.results = {job.hash: finished[job.hash] for job in jobs if job.hash in finished}
         waiting = [job for job in jobs if job.hash not in done.results]
         if done.results:
             _say(console, f"{len(done.results)} of {len(jobs)} runs were finished before")
+        for first, *others in (places[hash] for hash in done.results):
+            if others:
+                passed_over = ", ".join(str(path) for path in others)
+                _say(console, f"{first} counts; the same configuration has other results: {passed_over}")
         tally = _Tally(console, len(waiting), engine.slots)
         try:
             running = 0
