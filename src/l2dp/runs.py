@@ -37,6 +37,8 @@ from l2dp.streams.records import Records, Stream, Task
 Matrix = list[list[float | None]]
 
 LONG_STREAM = 50
+TESTED_AT_ONCE = 250
+"""Test records that pass a network together: of a thousand, the maps of a ResNet are new memory at every layer."""
 UNSEEN_RECORDS = 1000
 """Tasks not learned yet are at chance; that many of their test records tell so, and evaluation stays cheap."""
 RELEASED_RECORDS = 2000
@@ -162,7 +164,7 @@ def accuracy(
     closed: Tensor | None = None
     right = torch.zeros((), dtype=torch.int64, device=device)
     total = len(records) if limit is None else min(limit, len(records))
-    for x, y in records.chunks(1000, total):
+    for x, y in records.chunks(TESTED_AT_ONCE, total):
         scores = score(x.to(device))
         if allowed is not None:
             if closed is None:
