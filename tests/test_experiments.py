@@ -28,7 +28,7 @@ from l2dp import benchmarks, cli, learners, sweeps
 from l2dp.audit import Target
 from l2dp.audit.attacks import ATTACKS
 from l2dp.errors import BadInput, L2dpError
-from l2dp.experiments import declared, perform, tables
+from l2dp.experiments import declared, figures, pages, perform, tables
 from l2dp.experiments.functions import Ask, Table
 from l2dp.experiments.identity import configuration, digest, of_result
 from l2dp.experiments.outcome import outcome, trend
@@ -515,6 +515,27 @@ def test_rows_stand_beside_the_paper(tmp_path: Path) -> None:
     assert made["l2dp-ml-1-domain"]["state"] == "not run"
     assert "no status" in made["l2dp-ml-1-domain"]["guarantee"]
     assert tables.cells(made["l2dp-ml-1-domain"], quick=False)[9] == "not run"
+
+
+def test_accuracies_on_other_streams_have_axes_of_their_own(tmp_path: Path) -> None:
+    experiment = declared.load("private-replay-vs-paper")
+    chosen = ("split-agem", "split-0.5", "cifar-agem", "cifar-ten-agem", "cifar-ten-4")
+    found = {}
+    for row in experiment.rows:
+        if row.name in chosen:
+            assert row.request is not None
+            request = row.request
+            made = result(request, 0, [[0.5]], request.epsilon)
+            found[digest(configuration(request, 0))] = made
+    seen = outcome(experiment, found)
+    panels = {axes.get_title(): len(axes.get_lines()) for axes in figures._epsilon_panels(seen).axes}
+    assert panels == {"split-mnist": 2, "split-cifar10-100": 1, "split-cifar10-100, protocol domain": 2}
+    path = tmp_path / "e.png"
+    figures.draw(seen, "epsilon", path)
+    assert pages.stamped(path) == figures.data_hash(seen, "epsilon")
+    # Where a line stands is part of what a picture shows: an old one of the same numbers is drawn again.
+    moved = seen | {"rows": [row | {"stream": "one"} for row in seen["rows"]]}
+    assert figures.data_hash(moved, "epsilon") != figures.data_hash(seen, "epsilon")
 
 
 def test_a_sub_sample_never_fills_a_row_of_the_paper(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def data_hash(found: Json, picture: str) -> str:
         for row in found["rows"]
     ]
     tests = [[label, _digits(curve)] for label, curve in p_value_curves(found)]
-    text = json.dumps([picture, _title(found), rows, tests])
+    text = json.dumps([picture, _title(found), rows, tests, *(_panels(found) if picture == "epsilon" else ())])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -68,6 +68,9 @@ def draw(found: Json, picture: str, path: Path) -> None:
         figure.suptitle(textwrap.fill(title, 90), fontsize=12, parse_math=False)
     elif picture == "pvalues":
         figure = _p_values(found)
+        figure.suptitle(textwrap.fill(title, 90), fontsize=12, parse_math=False)
+    elif picture == "epsilon" and len(_panels(found)) > 1:
+        figure = _epsilon_panels(found)
         figure.suptitle(textwrap.fill(title, 90), fontsize=12, parse_math=False)
     else:
         figure = Figure(figsize=(8.0, 4.0 + 0.2 * len(found["rows"])), dpi=120, layout="constrained")
@@ -162,13 +165,34 @@ def _p_values(found: Json) -> Figure:
     return figure
 
 
+def _panels(found: Json) -> list[str]:
+    """The streams that rows were run on, in their order; accuracies on different ones share no axes."""
+    return list(dict.fromkeys(row["stream"] for row in found["rows"] if row.get("accuracy") is not None))
+
+
+def _epsilon_panels(found: Json) -> Figure:
+    from matplotlib.figure import Figure
+
+    streams = _panels(found)
+    down = math.ceil(len(streams) / 2)
+    most = max(sum(row["stream"] == stream for row in found["rows"]) for stream in streams)
+    figure = Figure(figsize=(13.0, (3.6 + 0.14 * most) * down), dpi=120, layout="constrained")
+    for place, stream in enumerate(streams, 1):
+        axes = figure.add_subplot(down, 2, place)
+        _against_epsilon(axes, found | {"rows": [row for row in found["rows"] if row["stream"] == stream]})
+        _plain(axes)
+        axes.set_title(stream, fontsize=10, parse_math=False)
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.14), fontsize=8, frameon=False)
+    return figure
+
+
 def _against_epsilon(axes: Axes, found: Json) -> None:
     lines: dict[str, list[tuple[float | None, float]]] = {}
     for row in found["rows"]:
         if row.get("accuracy") is not None:
             word = row["guarantee"] if row["epsilon"] is None else f"ε {row['guarantee'].split(' ', 1)[1]}"
             lines.setdefault(f"{row['label']} — {word}", []).append((row["epsilon"], 100 * row["accuracy"]))
-    budgets = sorted({epsilon for points in lines.values() for epsilon, _ in points if epsilon is not None})
+    budgets = sorted({epsilon for points in lines.values() for epsilon, _ in points if epsilon is not None}) or [1.0]
     for index, (label, points) in enumerate(lines.items()):
         if points[0][0] is None:  # no budget: the same whatever ε
             points = [(epsilon, points[0][1]) for epsilon in (budgets[0], budgets[-1])]

@@ -63,6 +63,12 @@ def ran_on(request: Request) -> str:
     return ", ".join(parts)
 
 
+def _stream(request: Request) -> str:
+    """The tasks and what is asked of them: accuracies on one stream can be compared."""
+    asked = "" if request.protocol == "class" else f", protocol {request.protocol}"
+    return f"{request.benchmark}{asked}"
+
+
 def is_whole(request: Request) -> bool:
     """Whether all tasks and all records of a benchmark take part."""
     usual = benchmarks.find(request.benchmark).tasks
@@ -92,6 +98,7 @@ def _row(row: Row, results: Results) -> Json:
         "name": row.name,
         "label": row.label,
         "on": "–" if row.request is None else ran_on(row.request),
+        "stream": "–" if row.request is None else _stream(row.request),
         "paper": None if theirs is None else {key: value for key, value in vars(theirs).items() if value is not None},
         "why": row.impossible or row.why,
         "unrun": row.unrun,
