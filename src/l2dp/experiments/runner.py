@@ -91,7 +91,8 @@ def jobs_of(experiments: Iterable[Experiment]) -> list[Job]:
 def known_results(folders: Iterable[Path], places: dict[str, list[Path]] | None = None) -> dict[str, dict[str, Any]]:
     """Finished results below some folders, by the hash of their configuration; other JSON is passed over.
 
-    Of several with one hash the first counts, by folder and then by name; `places` is told of all of them.
+    Of several with one hash the first counts, by folder and then by name; `places` is told where it is, and of those
+    that say otherwise: a copy is no other result.
     """
     found: dict[str, dict[str, Any]] = {}
     for folder in folders:
@@ -106,8 +107,8 @@ def known_results(folders: Iterable[Path], places: dict[str, list[Path]] | None 
                 asked = of_result(result)
                 key = _named(path) if asked is None else digest(asked)
                 if key is not None:
-                    found.setdefault(key, result)
-                    if places is not None:
+                    first = found.setdefault(key, result)
+                    if places is not None and (first is result or first != result):
                         places.setdefault(key, []).append(path)
     return found
 
