@@ -14,6 +14,7 @@ import pytest
 
 from l2dp.experiments import declared, figures, pages
 from l2dp.experiments.identity import configuration, digest
+from l2dp.experiments.outcome import outcome
 from l2dp.experiments.runner import known_results
 from l2dp.sweeps import Request
 
@@ -92,8 +93,6 @@ def test_no_row_of_the_page_has_a_bare_epsilon() -> None:
 
 @pytest.mark.parametrize("name", declared.names())
 def test_rows_beside_the_paper_ran_on_everything_or_say_so(name: str) -> None:
-    from l2dp.experiments.outcome import outcome
-
     experiment = declared.load(name)
     if experiment.function:
         return
@@ -217,3 +216,12 @@ def test_protocols_of_split_mnist_are_what_the_results_say() -> None:
         some = results_of(f"{asked} l2dp-ml --epsilon 0.5")
         both = [[one["average_accuracy"][-1] for one in tested] for tested in (some, [one["released"] for one in some])]
         assert l2dp_ml == " / ".join(f"{100 * fmean(one):.1f} %" for one in both)
+
+
+def test_why_forgetting_on_split_cifar_differs_is_what_the_results_say() -> None:
+    made = {row["name"]: row for row in outcome(declared.load("fig-split-cifar"), known_results([RESULTS]))["rows"]}
+    for name in ("agem", "l2dp-ml-4"):
+        row = made[name]
+        ours = row["accuracy"] + row["forgetting"]
+        theirs = row["paper"]["accuracy"] + row["paper"]["forgetting"]
+        assert f"add up to {ours:.2f} here, to {theirs:.2f} in the paper" in row["why"]
