@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,12 @@ def test_every_experiment_of_the_catalogue_is_sound() -> None:
                 if row.paper is not None:
                     assert not quick
                     printed(row.paper)
+
+
+def test_no_run_of_a_quick_form_is_a_run_of_a_full_form() -> None:
+    full = {job.hash for job in jobs_of([declared.load(name) for name in declared.names()])}
+    quick = {job.hash: job.name for job in jobs_of([declared.load(name, quick=True) for name in declared.names()])}
+    assert not [name for hash, name in quick.items() if hash in full]
 
 
 def test_quick_forms_on_embedded_data_fit_it() -> None:
@@ -451,7 +458,7 @@ def test_an_experiment_may_be_a_function(tmp_path: Path, capsys: pytest.CaptureF
     text = f'title = "mine"\nabout = "a"\nfunction = "{__name__}:measure"\n'
     perform.perform([write(tmp_path, text)], tmp_path / "out", SILENT, quick=True)
     found = json.loads((tmp_path / "out" / "small-quick" / "outcome.json").read_text())
-    assert found["rows"] == [["seconds", 1.5]]
+    assert (found["rows"], found["version"]) == ([["seconds", 1.5]], version("l2dp"))
     assert (tmp_path / "out" / "small-quick" / "mine.txt").exists()
     with pytest.raises(L2dpError, match="1 failed"):
         perform.perform([write(tmp_path, text)], tmp_path / "out", SILENT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -53,4 +54,5 @@ def call(experiment: Experiment, ask: Ask) -> dict[str, Any]:
         "rows": table.rows,
         "notes": [*experiment.notes, *table.notes],
         "figures": table.figures,
+        "version": version("l2dp"),
     }
