@@ -66,8 +66,9 @@ def of_result(result: dict[str, Any]) -> dict[str, Any] | None:
         if ":" in result["benchmark"]:
             return None
         config = result["config"]
-        # Options younger than the result had no effect then: new ones keep what was as their default.
-        options = learners.find(result["learner"])().config() | config["learner"]
+        # Options younger than the result had no effect then: new ones keep what was as their default. What a file names
+        # is looked up among ours and never imported: reading results runs no code.
+        options = learners.LEARNERS[result["learner"]]().config() | config["learner"]
         return {
             "benchmark": result["benchmark"],
             "learner": result["learner"],
