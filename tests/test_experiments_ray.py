@@ -92,7 +92,6 @@ def test_what_a_machine_of_the_cluster_does(tmp_path: Path) -> None:
     assert "does not fit" in found["finetune"]["said"]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not HERE, reason="needs Ray: pip install 'l2dp[ray]'")
 @pytest.mark.filterwarnings("ignore")
 def test_ray_gives_the_results_of_local_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -102,6 +101,8 @@ def test_ray_gives_the_results_of_local_processes(tmp_path: Path, capsys: pytest
         with pytest.raises(SystemExit) as ended:
             cli.main(words)
         said = capsys.readouterr()
+        if engine == "ray" and "cannot reach a cluster here" in said.err:
+            pytest.skip(f"Ray does not start on this machine: {said.err}")
         assert ended.value.code == 1
         assert "a batch of 9999 does not fit" in said.out.partition("\nfailed:\n")[2]
     (local,) = (tmp_path / "local").glob("runs/*/result.json")

@@ -163,6 +163,8 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
             _positive(effect.paper_p, path, f"the effect {effect.says!r}", "paper_p")
         if effect.tasks is not None:
             _whole(effect.tasks, path, f"the effect {effect.says!r}", "tasks")
+        if effect.more == effect.than:
+            raise BadInput(f"{path}: the effect {effect.says!r} compares the row {effect.more!r} with itself")
         for row in (effect.more, effect.than):
             if row not in names_there:
                 raise BadInput(f"{path}: the effect {effect.says!r} names the row {row!r}, which is not there")
@@ -170,6 +172,8 @@ def _experiment(path: Path, found: dict[str, Any], quick: bool, within: tuple[st
     for block in (found, smaller):
         if block.get("minutes") is not None:
             _positive(block["minutes"], path, "the file", "minutes")
+    if not isinstance(found.get("function", ""), str):
+        raise BadInput(f'{path}: function = {found["function"]!r}; it must be "module:name"')
     if bool(rows) == bool(found.get("function")):
         raise BadInput(f"{path}: an experiment has rows or a function, one of the two")
     return Experiment(
@@ -223,8 +227,8 @@ def _row(path: Path, given: dict[str, Any], quick: bool) -> Row:
     _known(given, REQUEST | ROW, path, f"row {given.get('name')!r}")
     about = {key: value for key, value in given.items() if key in ROW}
     about["seeds"] = about.get("seeds", [0])
-    if not isinstance(about["seeds"], list):
-        raise BadInput(f"{path}: seeds of row {given.get('name')!r} must be a list, [0, 1, 2] say")
+    if not isinstance(about["seeds"], list) or not 0 < len(about["seeds"]) == len(set(map(str, about["seeds"]))):
+        raise BadInput(f"{path}: seeds of row {given.get('name')!r} must be a list, each once, [0, 1, 2] say")
     about["seeds"] = tuple(_whole(seed, path, f"row {given.get('name')!r}", "seeds", 0) for seed in about["seeds"])
     for key in NUMBERS:
         if key in given:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from l2dp.durable import read_json
 from l2dp.errors import BadInput
 from l2dp.experiments.declared import Experiment
 
@@ -34,6 +35,31 @@ class Table:
     notes: list[str] = field(default_factory=list)
     figures: list[str] = field(default_factory=list)
     """Names of PNG files that it wrote into its folder."""
+
+
+KEYS: dict[str, type] = {
+    **dict.fromkeys(("title", "about", "place"), str),
+    **dict.fromkeys(("columns", "rows", "notes", "figures"), list),
+    "quick": bool,
+}
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """What a function found before, from its file."""
+    found: dict[str, Any] = read_json(path)
+    wrong = [key for key, kind in KEYS.items() if not isinstance(found, dict) or not isinstance(found.get(key), kind)]
+    if wrong or any(not isinstance(row, list) or len(row) != len(found["columns"]) for row in found["rows"]):
+        what = f"it lacks {', '.join(wrong)}" if wrong else "its rows do not fit its columns"
+        raise BadInput(f"{path} is not what an experiment found ({what}); remove it to do the experiment again")
+    return found
+
+
+def finished(experiment: Experiment, folder: Path, known: Sequence[Path]) -> Path | None:
+    """Where there is what a function found before: in its own folder, or (its full form) in a folder of results."""
+    places = [folder / "outcome.json"]
+    if not experiment.quick:
+        places += [results / "experiments" / f"{experiment.name}.json" for results in known]
+    return next((place for place in places if place.is_file()), None)
 
 
 def call(experiment: Experiment, ask: Ask) -> dict[str, Any]:

@@ -61,8 +61,12 @@ def notes(found: Json, results: Mapping[str, Json]) -> list[str]:
         if theirs:
             top = max(theirs, key=lambda cell: float(cell.row["paper"]["accuracy"]))
             chosen += f" (the paper's: z={top.noise}, C={top.clip}, {100 * top.row['paper']['accuracy']:.2f} %)"
-        price = _overhead([results[run] for cell in some for run in cell.row.get("runs", [])], len(some))
-        said.append(f"{row['guarantee']}: the best of {len(some)} is {chosen}. {price}")
+        runs = [cell.row.get("runs", []) for cell in some]
+        if all(runs):
+            price = _overhead([results[run] for those in runs for run in those], len(some))
+        else:  # the dearest setting may be among those that are missing
+            price = f"{sum(map(bool, runs))} of {len(some)} settings were run: the price of choosing needs them all."
+        said.append(f"{row['guarantee']}: the best of {sum(map(bool, runs))} is {chosen}. {price}")
     return said
 
 

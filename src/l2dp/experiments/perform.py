@@ -10,11 +10,11 @@ from typing import Any
 
 from rich.console import Console
 
-from l2dp.durable import make_folder, read_json, write_bytes, write_json
+from l2dp.durable import make_folder, write_bytes, write_json
 from l2dp.errors import BadInput, L2dpError
 from l2dp.experiments import figures, grid, tables
 from l2dp.experiments.declared import Experiment, load, names, with_seeds
-from l2dp.experiments.functions import Ask, call
+from l2dp.experiments.functions import Ask, call, finished, stored
 from l2dp.experiments.outcome import outcome
 from l2dp.experiments.runner import Engine, Job, Local, alone, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
@@ -40,6 +40,8 @@ def perform(
     if seeds is not None:
         for seed in seeds:
             check_seed("--seeds", seed)
+        if len(set(seeds)) < len(seeds):
+            raise BadInput(f"--seeds {','.join(map(str, seeds))} names a seed twice")
         fixed = [experiment.name for experiment in chosen if experiment.function]
         if fixed:
             raise BadInput(f"--seeds changes the runs of an experiment; {fixed[0]} has none, leave it out")
@@ -54,18 +56,24 @@ def perform(
     failed = [f"{failure.job.name}: {failure.reason}; see {failure.log}" for failure in done.failures]
     for experiment in chosen:
         folder = out / (f"{experiment.name}-quick" if quick else experiment.name)
-        make_folder(folder)
         try:
-            if not experiment.function:
+            before = finished(experiment, folder, known) if experiment.function else None
+            if before is not None:
+                found = stored(before)
+                again = f"{experiment.name} was finished before; remove {before} to do it again"
+                console.print(again, highlight=False, markup=False, soft_wrap=True)
+                if before.parent != folder:  # what belongs to it stays where it is
+                    show(found, console)
+                    continue
+            elif not experiment.function:
                 found = outcome(experiment, done.results)
-            elif (folder / "outcome.json").is_file():
-                found = read_json(folder / "outcome.json")
-                console.print(f"{experiment.name} was finished before; remove {folder} to do it again", highlight=False)
             else:
+                make_folder(folder)
                 with alone(out):
                     found = call(experiment, Ask(quick, folder, [*known, out / "runs", folder], console))
             if experiment.kind == "grid":
                 found["notes"] += grid.notes(found, done.results)
+            make_folder(folder)
             write(found, folder)
         except L2dpError as error:
             failed.append(f"{experiment.name}: {error}")
@@ -162,14 +170,15 @@ def show(found: dict[str, Any], console: Console) -> None:
 def overview(out: Path, known: Sequence[Path]) -> str:
     """What there is: every experiment, what it needs, how long its two forms take here, what is finished."""
     _folders(known)
-    finished = known_results([*known, out / "runs"])
+    results = known_results([*known, out / "runs"])
     lines = []
     for name in names():
         full, quick = load(name), load(name, quick=True)
         lines.append(f"{name:28s} {full.title}{f' ({full.place})' if full.place else ''}")
         lines.append(f"{'':28s} {full.about}")
-        lines.append(f"{'':28s} full: needs {_needs(full)}; {_length(full, finished)}")
-        lines.append(f"{'':28s} quick: needs {_needs(quick)}; {_length(quick, finished)}")
+        for form, one in (("full", full), ("quick", quick)):
+            there = finished(one, out / (name if one is full else f"{name}-quick"), known) is not None
+            lines.append(f"{'':28s} {form}: needs {_needs(one)}; {_length(one, results, there)}")
     lines += ["", "l2dp experiment NAME [--quick] [--out DIR] [--engine local|ray] [--workers N]"]
     return "\n".join(lines)
 
@@ -188,17 +197,18 @@ def _here(name: str) -> bool:
     return present(name) is not None
 
 
-def _length(experiment: Experiment, finished: dict[str, Any]) -> str:
-    """How long what is left takes with the cores of this machine, from the minutes in the file."""
+def _length(experiment: Experiment, results: dict[str, Any], there: bool) -> str:
+    """How long all of it and what is left take with the cores of this machine, from the minutes in the file."""
     cores = len(os.sched_getaffinity(0))
     if experiment.function:
-        return "unknown" if experiment.minutes is None else f"about {clock(60 * experiment.minutes)}"
+        long = "time unknown" if experiment.minutes is None else f"about {clock(60 * experiment.minutes)}"
+        return f"{long}, finished" if there else long
     jobs = jobs_of([experiment])
-    left = [job for job in jobs if job.hash not in finished]
-    there = f"{len(jobs) - len(left)} of {len(jobs)} runs finished" if len(left) < len(jobs) else f"{len(jobs)} runs"
-    if not left:
-        return there
-    return f"{there}, {_minutes(left, cores)}"
+    left = [job for job in jobs if job.hash not in results]
+    long = f"{len(jobs)} runs, {_minutes(jobs, cores)}"
+    if len(left) == len(jobs):
+        return long
+    return f"{long}, {f'{len(jobs) - len(left)} finished, {_minutes(left, cores)} left' if left else 'all finished'}"
 
 
 def _minutes(jobs: Sequence[Job], cores: int) -> str:

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 
 from rich.console import Console
 
+from l2dp.budget import Guarantee
 from l2dp.durable import make_folder, read_json
 from l2dp.errors import BadInput
 from l2dp.experiments import worker
@@ -120,11 +121,28 @@ def _named(path: Path) -> str | None:
 
 
 def _is_result(found: Any) -> bool:
-    """Whether it is a finished run: as many points of its curve as rows of its matrix, and at least one."""
-    if not isinstance(found, dict) or not isinstance(found.get("guarantee"), dict):
+    """Whether it is a finished run: a guarantee, a time, and as many points of its curve as rows of its matrix."""
+    if not isinstance(found, dict) or not isinstance(found.get("config"), dict) or not _number(found.get("seconds")):
+        return False
+    try:
+        Guarantee(**found["guarantee"])
+    except (KeyError, TypeError, ValueError):
+        return False
+    return _tested(found) and ("released" not in found or _tested(found["released"]))
+
+
+def _tested(found: Any) -> bool:
+    if not isinstance(found, dict):
         return False
     matrix, curve = found.get("accuracy_matrix"), found.get("average_accuracy")
-    return isinstance(matrix, list) and isinstance(curve, list) and len(matrix) == len(curve) > 0
+    if not (isinstance(matrix, list) and isinstance(curve, list) and len(matrix) == len(curve) > 0):
+        return False
+    lines = [curve, *(line for line in matrix if line is not None)]
+    return all(isinstance(line, list) and all(one is None or _number(one) for one in line) for line in lines)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def run_all(jobs: Sequence[Job], out: Path, known: Sequence[Path], engine: Engine, console: Console) -> Done:
