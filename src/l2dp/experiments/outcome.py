@@ -10,7 +10,7 @@ import itertools
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from l2dp import benchmarks, metrics
 from l2dp.budget import Guarantee
@@ -148,12 +148,30 @@ def _row(row: Row, results: Results) -> Json:
         for measure in ("accuracy", "forgetting"):
             printed_one, ours = getattr(theirs, measure), found[measure]
             if printed_one is not None and ours is not None:
-                found["verdict"][measure] = verdict(measure, ours, printed_one)
+                # Two points beside a number that is three above chance would be most of what it shows.
+                shown = math.inf if measure == "forgetting" or theirs.chance is None else printed_one - theirs.chance
+                found["verdict"][measure] = verdict(measure, ours, printed_one, near=abs(shown) / 2)
+        if len(found["verdict"]) == 2:
+            found["best"] = {
+                "ours": at_best(found["accuracy"], found["forgetting"], len(curve)),
+                "paper": at_best(theirs.accuracy or 0.0, theirs.forgetting or 0.0, len(curve)),
+            }
     return found
 
 
+def at_best(accuracy: float, forgetting: float, tasks: int) -> float:
+    """What tasks had on average when each was at its best before the last one, from what was left and what was lost.
+
+    Forgetting is a mean over all tasks but the last, of which nothing can have been forgotten yet.
+
+    >>> round(at_best((0.2 + 0.5 + 0.9) / 3, ((0.8 - 0.2) + (0.6 - 0.5)) / 2, 3) - (0.8 + 0.6 + 0.9) / 3, 12)
+    0.0
+    """
+    return accuracy + forgetting * (tasks - 1) / tasks
+
+
 def _judge_improvement(row: Json, declared: Sequence[Row], rows: Sequence[Json]) -> None:
-    """Where the paper prints an improvement on another row, that is what is reproduced or not."""
+    """Where the paper prints a difference to another row, that is what is reproduced or not."""
     over = (row["paper"] or {}).get("over")
     if over is None or "accuracy" not in row["verdict"]:
         return
@@ -163,7 +181,7 @@ def _judge_improvement(row: Json, declared: Sequence[Row], rows: Sequence[Json])
             gains = [row["by_seed"][seed]["accuracy"][-1] - found["by_seed"][seed]["accuracy"][-1] for seed in both]
             ours = math.fsum(gains) / len(gains)
             theirs = row["paper"]["accuracy"] - found["paper"]["accuracy"]
-            row["improvement"] = {"ours": ours, "paper": theirs}
+            row["improvement"] = {"ours": ours, "paper": theirs, "over": f"{found['label']} ({found['guarantee']})"}
             # Half of what is printed, or nothing, is no reproduction of it, however few points that is.
             row["verdict"]["accuracy"] = verdict("accuracy", ours, theirs, near=abs(theirs) / 2)
 
@@ -189,7 +207,7 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         return found | {"verdict": "no seed in common"}
     found["seeds"] = len(seeds)
     each = [_pairs(effect, more["by_seed"][str(seed)], than["by_seed"][str(seed)]) for seed in seeds]
-    if any(len(pairs) < 2 for pairs in each):
+    if any(len(pairs) < (2 if len(seeds) < 3 or effect.gap else 1) for pairs in each):
         return found | {"verdict": "not evaluated often enough"}
     mean: Pairs = metrics.mean_and_sd(each)[0]
     gaps = [a - b for _, a, b in mean]
@@ -201,7 +219,8 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
         grows = slope > 0
         agree = all((trend(pairs)[0] > 0) == grows for pairs in each)
         found["p_seeds"] = _p_over([trend(pairs)[0] for pairs in each])
-        return found | {"verdict": _judged(effect, found["p"], agree, grows == (effect.gap == "grows"), len(seeds))}
+        tests = [found["p"], found["p_seeds"]]
+        return found | {"verdict": _judged(effect, tests, agree, grows == (effect.gap == "grows"), len(seeds))}
     first, second = [a for _, a, _ in mean], [b for _, _, b in mean]
     found["p"] = metrics.p_value_curve(first, second)[-1]
     found["p_paired"] = metrics.p_value_curve(first, second, paired=True)[-1]
@@ -209,7 +228,7 @@ def _effect(effect: Effect, rows: Mapping[str, Json]) -> Json:
     higher = found["mean_difference"] > 0
     # What the curves say must hold where they end, too: that is what a table shows.
     agree = (gaps[-1] > 0) == higher and all((math.fsum(a - b for _, a, b in pairs) > 0) == higher for pairs in each)
-    return found | {"verdict": _judged(effect, found["p_paired"], agree, higher, len(seeds))}
+    return found | {"verdict": _judged(effect, [found["p_paired"], found["p_seeds"]], agree, higher, len(seeds))}
 
 
 def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:
@@ -217,17 +236,23 @@ def _pairs(effect: Effect, more: Json, than: Json) -> Pairs:
     return [(task, a, b) for task, (a, b) in enumerate(both, 1) if a is not None and b is not None]
 
 
-def _judged(effect: Effect, p: float, agree: bool, as_said: bool, seeds: int) -> str:
-    """The verdict in words; of one seed alone it says so, for another seed may well say otherwise."""
-    if p >= SIGNIFICANT:
-        return "not told apart" + (", as stated" if effect.stated == "no difference" else "")
+def _judged(effect: Effect, tests: Sequence[float | None], agree: bool, as_said: bool, seeds: int) -> str:
+    """The verdict in words; of one seed or two it says so, for another seed may well say otherwise.
+
+    A difference needs all p values that there are, that of the curves and where there are three seeds theirs too; that
+    nothing tells two curves apart, as stated, needs that none of them does.
+    """
+    told = [p < SIGNIFICANT for p in tests if p is not None]
+    if not all(told) or not told:
+        return "not told apart" + (", as stated" if effect.stated == "no difference" and not any(told) else "")
     if not agree:
         return "not told apart" if effect.stated != "no difference" else "they differ, in no one direction"
     if effect.stated == "nothing":
         word = "higher" if as_said else "lower"
     else:
         word = "confirmed" if as_said and effect.stated == "more" else "contradicted"
-    return f"{word} (one seed)" if seeds == 1 else word
+    few = {1: " (one seed)", 2: " (two seeds)"}
+    return f"{word}{few.get(seeds, '')}"
 
 
 def _p_over(seeds: Sequence[float]) -> float | None:
@@ -243,10 +268,18 @@ SHORT = 5
 """Points of a short curve: human activity has four tasks, split MNIST five."""
 
 
-def between_seeds(rows: Sequence[Json]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """How often the paired p of accuracies tells two seeds of one row apart, where nothing differs but chance.
+class Told(NamedTuple):
+    """Of so many pairs of curves, how many were told apart by the paired p and by that of the slope."""
 
-    Pairs told apart and all pairs, of curves with up to `SHORT` points and of longer ones.
+    pairs: int
+    paired: int
+    slope: int
+
+
+def between_seeds(rows: Sequence[Json]) -> tuple[Told, Told]:
+    """How often our p values of accuracies tell two seeds of one row apart, where nothing differs but chance.
+
+    Of curves with up to `SHORT` points, and of longer ones.
     """
     curves: dict[str, list[float | None]] = {}
     pairs: set[tuple[str, str]] = set()
@@ -254,16 +287,22 @@ def between_seeds(rows: Sequence[Json]) -> tuple[tuple[int, int], tuple[int, int
         mine = [f"{row['on']} {run}" for run in row["by_seed_runs"]]
         curves |= zip(mine, (one["accuracy"] for one in row["by_seed"].values()), strict=True)
         pairs |= set(itertools.combinations(mine, 2))
-    found = {True: [0, 0], False: [0, 0]}
+    found = {True: Told(0, 0, 0), False: Told(0, 0, 0)}
     for first, second in sorted(pairs):
-        both = [(a, b) for a, b in zip(curves[first], curves[second], strict=True) if a is not None and b is not None]
+        points = list(enumerate(zip(curves[first], curves[second], strict=True), 1))
+        both: Pairs = [(task, a, b) for task, (a, b) in points if a is not None and b is not None]
         if len(both) > 1:
-            a, b = zip(*both, strict=True)
-            told = (metrics.p_value_curve(list(a), list(b), paired=True)[-1] or 1.0) < SIGNIFICANT
-            found[len(both) <= SHORT][0] += told
-            found[len(both) <= SHORT][1] += 1
-    short, long = found[True], found[False]
-    return (short[0], short[1]), (long[0], long[1])
+            _, a, b = zip(*both, strict=True)
+            # A p of exactly 0 tells them apart as well.
+            paired = metrics.p_value_curve(list(a), list(b), paired=True)[-1]
+            kind = len(both) <= SHORT
+            so_far = found[kind]
+            found[kind] = Told(
+                so_far.pairs + 1,
+                so_far.paired + (paired is not None and paired < SIGNIFICANT),
+                so_far.slope + (trend(both)[1] < SIGNIFICANT),
+            )
+    return found[True], found[False]
 
 
 def trend(pairs: Pairs) -> tuple[float, float]:

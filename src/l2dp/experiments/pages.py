@@ -7,10 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from l2dp.durable import make_folder, read_json, write_bytes, write_json
+from l2dp.durable import make_folder, write_bytes, write_json
 from l2dp.errors import BadInput
 from l2dp.experiments import figures, grid
 from l2dp.experiments.declared import Experiment, load, names
+from l2dp.experiments.functions import stored
 from l2dp.experiments.outcome import SHORT, between_seeds, outcome
 from l2dp.experiments.perform import page
 from l2dp.experiments.runner import jobs_of, known_results
@@ -20,32 +21,35 @@ HEAD = """# Reproducibility
 
 Written by `l2dp experiment docs` from the files in `results/`; a test checks that the two agree. Do not edit.
 
-Every table and figure of results in the paper, and ours. Ours is the mean over seeds (± standard deviation, where
-there are several) after the last task; L2DP-ML is tested with its secret draws, as in its authors' earlier code (the
-paper does not say), unless a row says *released*. **Reproduced** is within 2 points of accuracy or 0.03 of forgetting,
-**better** and **worse** are beyond that; where the paper prints no more than an improvement on another row of ours,
-the improvement is what is compared, and must come within half of it. A row says what it was run on; quick forms
-(`--quick`) never stand here. What was not run says so, seeds too: `l2dp experiment NAME --known results` runs what is
-missing and `l2dp experiment docs` takes it up.
+Every table and figure of results in the paper, and ours. Ours is the mean over seeds (± standard deviation, where there
+are several) after the last task; L2DP-ML is tested with its secret draws, as in its authors' earlier code (the paper
+does not say), unless a row says *released*. **Reproduced** is within 2 points of accuracy or 0.03 of forgetting,
+**better** and **worse** are beyond that; where the paper prints no more than the difference to another row of ours, the
+difference is what is compared, and must come within half of it; a number not far from chance must come within half of
+its distance from chance. With one seed a verdict says so, for seeds vary by about as much. What tasks had *at their
+best* follows from accuracy and forgetting: where it is more than the paper's, there was more to forget. A row says what
+it was run on; quick forms (`--quick`) never stand here. What was not run says so, seeds too: `l2dp experiment NAME
+--known results` runs what is missing and `l2dp experiment docs` takes it up.
 
 Beside an effect stand three p values of ours. *The paper's test* is its "2-tail t-tests" between two curves as we read
 them (it does not say whether they are paired, nor what it tests of forgetting): the points count as independent
-samples, so what both curves do, fall with every task say, hides how they differ. The *paired* one compares them task
-by task, over the seeds that both rows have; the points of a curve share their tasks, so it is smaller than it should
-be. An effect is *confirmed* or *contradicted* where the paired p is below 0.05, all seeds go the same way and so does
-the difference after the last task; *not told apart* elsewhere. With one seed it says so, and is counted apart, for
-chance alone does as much:
+samples, so what both curves do, fall with every task say, hides how they differ. The *paired* one compares them task by
+task, over the seeds that both rows have; the points of a curve share their tasks, so it is smaller than it should be.
+*Over seeds* takes one number of each seed, its mean difference or slope, where there are three seeds: it asks the right
+question, with three numbers, so it tells large differences only. An effect is *confirmed* or *contradicted* where the
+paired p is below 0.05, that over seeds too where there are three, all seeds go the same way and so does the difference
+after the last task; *not told apart* elsewhere. With one seed it says so, and is counted apart, for chance alone does
+as much:
 {between}
-*Over seeds* takes one number of each seed, its mean difference or slope, where there are three seeds: it asks the
-right question, with three numbers, so it tells large differences only. There are {effects} effects on this page, and
-none of the p values is corrected for that. On human activity there are four tasks and few people: *not told apart*
-mostly says that a difference of the size shown could not have been told. Where the paper states that nothing tells two
-curves apart, *not told apart, as stated* is agreement, not proof; where it only draws them, ours is *higher* or
-*lower*. *Mean over tasks* is the difference of the curves, *after the last* that of the numbers in the table above. A
-gap that grows or shrinks is tested by its slope. Every ε carries its status; L2DP-ML's claims are refuted
-(docs/l2dp-ml.md). `proved` is said of the code as it is; runs of private-replay with trained heads (permuted MNIST,
-human activity) are partly older than its sums of gradients in float64, and the argument does not cover the last digits
-of the sums that they made (docs/results.md)."""
+There are {effects} effects on this page, and none of the p values is corrected for that. On human activity there are
+four tasks and few people: *not told apart* mostly says that a difference of the size shown could not have been told.
+Where the paper states that nothing tells two curves apart, *not told apart, as stated* (neither the paired p nor that
+over seeds does) is agreement, not proof; where it only draws them, ours is *higher* or *lower*. *Mean over tasks* is
+the difference of the curves, *after the last* that of their ends, over the seeds that both rows have (a table has all
+the seeds of each). A gap that grows or shrinks is tested by its slope over tasks, whose points are not independent
+either. Every ε carries its status; L2DP-ML's claims are refuted (docs/l2dp-ml.md). `proved` is said of the code as it
+is; runs of private-replay with trained heads (permuted MNIST, human activity) are partly older than its sums of
+gradients in float64, and the argument does not cover the last digits of the sums that they made (docs/results.md)."""
 
 
 def update(results: Path, out: Path, docs: Path) -> str:
@@ -87,7 +91,7 @@ def collect(results: Path, out: Path) -> int:
         path = out / experiment.name / "outcome.json"
         if experiment.function and path.exists() and not _stored(results, experiment.name):
             make_folder(results / "experiments")
-            found = read_json(path)
+            found = stored(path)
             for index, figure in enumerate(found["figures"]):
                 name = f"{experiment.name}-{figure}"
                 shutil.copyfile(out / experiment.name / figure, results / "experiments" / name)
@@ -136,46 +140,58 @@ def stamped(path: Path) -> str | None:
 def _stored(results: Path, name: str) -> dict[str, Any]:
     """What a function found when it was last run in full; empty: never."""
     path = results / "experiments" / f"{name}.json"
-    found: dict[str, Any] = read_json(path) if path.exists() else {}
+    found: dict[str, Any] = stored(path) if path.exists() else {}
     return {} if found.get("quick") else found
 
 
 def _head(outcomes: list[tuple[Experiment, dict[str, Any]]]) -> str:
     short, long = between_seeds([row for _, found in outcomes for row in found.get("rows", []) if "by_seed" in row])
     said = (
-        f"two seeds of one and the same row are told apart by that p in {short[0]} of {short[1]} pairs of curves of up "
-        f"to {SHORT} tasks (most of them on human activity, where a seed also chooses who tests), and in {long[0]} of "
-        f"{long[1]} pairs of longer ones."
-        if short[1] + long[1]
+        f"two seeds of one and the same row are told apart by that p in {short.paired} of {short.pairs} pairs of "
+        f"curves of up to {SHORT} tasks (most of them on human activity, where a seed also chooses who tests), and in "
+        f"{long.paired} of {long.pairs} pairs of longer ones; by the p of a slope in {short.slope} and {long.slope}."
+        if short.pairs + long.pairs
         else "another seed may say otherwise."
     )
-    effects = {effect["says"] for _, found in outcomes for effect in found.get("effects", [])}
-    return HEAD.replace("{between}", said).replace("{effects}", str(len(effects)))
+    return HEAD.replace("{between}", said).replace("{effects}", str(len(_effects(outcomes))))
+
+
+def _effects(outcomes: list[tuple[Experiment, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """The effects of the page, each comparison once: several experiments may show the same two rows."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for _, one in outcomes:
+        rows = {row["name"]: _row_key(row) for row in one["rows"]} if "effects" in one else {}
+        for effect in one.get("effects", []):
+            key = rows[effect["more"]], rows[effect["than"]], *(effect[what] for what in ("measure", "tasks", "gap"))
+            found.setdefault(key, effect)
+    return list(found.values())
+
+
+def _row_key(row: dict[str, Any]) -> tuple[str, str, str]:
+    return row["label"], row["on"], row["guarantee"]
 
 
 def _summary(outcomes: list[tuple[Experiment, dict[str, Any]]]) -> str:
     """How many of the paper's rows and effects, and of our effects, came out how; each once, whoever repeats it."""
     counted: Counter[str] = Counter()
-    seen: set[tuple[Any, ...]] = set()
+    seen: set[tuple[str, str, str]] = set()
     effects: dict[str, Counter[str]] = {"paper": Counter(), "drawn": Counter(), "ours": Counter()}
     for _, found in outcomes:
         if "effects" not in found:
             continue
-        keys = {row["name"]: (row["label"], row["on"], row["guarantee"]) for row in found["rows"]}
+        run = [row["paper"] for row in found["rows"] if row["seeds"]]
         for row in found["rows"]:
-            if row["paper"] is None or keys[row["name"]] in seen:
+            if row["paper"] is None or _row_key(row) in seen:
                 continue
-            seen.add(keys[row["name"]])
+            seen.add(_row_key(row))
             if row["state"] == "run":
-                counted.update(f"{measure} {judged}" for measure, judged in row["verdict"].items())
-            else:
+                only = " (one seed)" if len(row["seeds"]) == 1 else ""
+                counted.update(f"{measure} {judged}{only}" for measure, judged in row["verdict"].items())
+            elif row["seeds"] or row["paper"] not in run:  # not the full form of what a sub-sample stands for
                 counted[row["state"]] += 1
-        for effect in found["effects"]:
-            key = keys[effect["more"]], keys[effect["than"]], *(effect[one] for one in ("measure", "tasks", "gap"))
-            if key not in seen:
-                seen.add(key)
-                whose = "ours" if effect["ours"] else "drawn" if effect["stated"] == "nothing" else "paper"
-                effects[whose][effect["verdict"]] += 1
+    for effect in _effects(outcomes):
+        whose = "ours" if effect["ours"] else "drawn" if effect["stated"] == "nothing" else "paper"
+        effects[whose][effect["verdict"]] += 1
     return (
         f"Numbers of the paper, row by row — {_told(counted)}. (A row of accuracy and forgetting counts twice where it "
         "was run on the paper's data, once elsewhere. The three rows of split MNIST stand beside three protocols each, "

@@ -26,7 +26,9 @@ class Printed:
     forgetting_sd: float | None = None
     note: str | None = None
     over: str | None = None
-    """The row that this one is said to be so much better than: the accuracy is that one's and the improvement."""
+    """The row that it is said to be so much better or worse than: the accuracy is that one's and the difference."""
+    chance: float | None = None
+    """What guessing gives, where the accuracy is not far from it."""
 
 
 @functools.cache
@@ -45,8 +47,7 @@ def printed(key: str) -> Printed:
         found = _numbers()[section][name]
     except KeyError:
         raise BadInput(f"paper.toml has no {key!r}; add the number and its place") from None
-    accuracy = found.get("accuracy")
-    return Printed(**{**found, "accuracy": None if accuracy is None else round(accuracy / 100, 6)})
+    return Printed(**found | {key: round(found[key] / 100, 6) for key in ("accuracy", "chance") if key in found})
 
 
 def harw() -> dict[str, Any]:

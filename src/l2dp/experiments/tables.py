@@ -70,12 +70,16 @@ def word(row: Json) -> str:
         }
         alike = len(set(judged.values())) == 1
         shown = next(iter(judged.values())) if alike else ", ".join(f"{key} {said}" for key, said in judged.items())
+        shown += " (one seed)" if len(row["seeds"]) == 1 else ""
     reasons = []
     if "improvement" in row:
         gain, theirs = (100 * row["improvement"][whose] for whose in ("ours", "paper"))
-        reasons.append(f"an improvement of {gain:+.1f} points, the paper prints {theirs:+.2f}")
+        reasons.append(f"{gain:+.1f} points over {row['improvement']['over']}, the paper prints {theirs:+.2f}")
     if row["state"] in ("not run", "not possible") or "worse" in shown:
         reasons.append(row["unrun"] if row["state"] == "not run" else row["why"])
+    if "best" in row and row["verdict"]["forgetting"] == "worse":
+        ours, theirs = (100 * row["best"][whose] for whose in ("ours", "paper"))
+        reasons.append(f"at their best tasks had {ours:.1f} % on average, in the paper {theirs:.1f}")
     return ": ".join([shown, *filter(None, ["; ".join(filter(None, reasons))])])
 
 
