@@ -199,7 +199,7 @@ def test_list_names_every_experiment(capsys: pytest.CaptureFixture[str], tmp_pat
 
 def test_a_result_that_names_a_file_of_code_runs_nothing(tmp_path: Path) -> None:
     good = json.loads(sorted((ROOT / "results" / "runs").glob("*.json"))[0].read_text("utf-8"))
-    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
     (tmp_path / "known").mkdir()
     (tmp_path / "known" / "a.json").write_text(json.dumps(good | {"learner": f"{tmp_path / 'evil.py'}:X"}), "utf-8")
     assert known_results([tmp_path / "known"]) == {}

@@ -19,6 +19,7 @@ import torch
 
 import l2dp
 from homes import LABELS, arrays, frame, home, table, user_home
+from l2dp import cli
 from l2dp.durable import write_bytes
 from l2dp.errors import BadInput, L2dpError, Refused
 from l2dp.keys import Keys
@@ -577,6 +578,31 @@ def test_the_home_of_somebody_s_own_learner_proves_nothing(tmp_path: Path, name:
     assert release.privacy["status"] == place.status()["guarantee"]["status"] == status
     assert release.privacy["epsilon"] == (4.0 if status == "claimed" else None)
     assert "guarantee is **proved**" not in (release.path / "MODEL_CARD.md").read_text()
+
+
+def test_code_that_a_release_names_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(MINE)
+    place = home(tmp_path, learner=f"{mine}:Mine")
+    data = table(tmp_path, 1)
+    place.learn(data, "one")
+    place.release(tmp_path / "release")
+    mine.write_text(f"{MINE}\nopen({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    words = ["evaluate", str(tmp_path / "release"), str(data)]
+    for asked in (words, ["predict", *words[1:], "--out", str(tmp_path / "told.csv")]):
+        with pytest.raises(SystemExit) as ended:
+            cli.main(asked)
+        said = capsys.readouterr().err
+        assert (ended.value.code, said.count("\n")) == (2, 1)
+        assert "code that a release names is not run" in said
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*words, "--learner", f"{mine}:Mine"])
+    assert (ended.value.code, (tmp_path / "ran").exists()) == (0, True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["evaluate", str(place.path), str(data), "--learner", f"{mine}:Mine"])
+    assert ended.value.code == 2
+    assert "goes with a release" in capsys.readouterr().err
 
 
 # --- after a restore, an interruption, a mistake ----------------------------------------------------------

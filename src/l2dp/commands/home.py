@@ -16,6 +16,9 @@ HomePath = Annotated[Path, typer.Argument(metavar="HOME", help="The folder of th
 LabelColumn = Annotated[str | None, typer.Option(help="The column of labels, if not the one declared at init.")]
 Wait = Annotated[float, typer.Option(help="Seconds to wait for another process that works in the home.")]
 AsJson = Annotated[bool, typer.Option("--json", help="The same facts as JSON.")]
+OwnLearner = Annotated[
+    str | None, typer.Option(help="Of a release with a learner that is not l2dp's: file.py:Class, which is run.")
+]
 Shown = Annotated[
     list[Path] | None, typer.Option("--release", help="A release of this home; a home older than it refuses.")
 ]
@@ -185,12 +188,13 @@ def predict(
     release: Annotated[Path, typer.Argument(metavar="RELEASE", help="The folder of a release.")],
     data: Annotated[Path, typer.Argument(help="A table without labels; a column of labels is ignored.")],
     out: Annotated[Path, typer.Option(help="Where to write: .parquet, .csv, .arrow or .npz.")],
+    learner: OwnLearner = None,
 ) -> None:
     """Labels the rows of a table with a release. Needs no home."""
     from l2dp.store.predictions import write_predictions
     from l2dp.store.release import Release
 
-    count = write_predictions(Release(release), data, out)
+    count = write_predictions(Release(release, learner), data, out)
     say(f"{out}: {count} predictions")
 
 
@@ -200,6 +204,7 @@ def evaluate(
     label_column: LabelColumn = None,
     public: Annotated[bool, typer.Option("--public", help="The data is public: cards may tell it.")] = False,
     as_json: AsJson = False,
+    learner: OwnLearner = None,
 ) -> None:
     """Accuracy on a labelled table. Without noise: it is for you, and in a card only with --public."""
     from l2dp import store
@@ -208,7 +213,9 @@ def evaluate(
     if is_release(model):
         if public:
             raise BadInput("--public goes with a home: the card of a release is written already")
-        found = Release(model).evaluate(data, label_column)
+        found = Release(model, learner).evaluate(data, label_column)
+    elif learner is not None:
+        raise BadInput("--learner goes with a release: a home knows its own")
     else:
         found = store.open_home(model).evaluate(data, public, label_column)
     if as_json:

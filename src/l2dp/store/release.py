@@ -1,6 +1,7 @@
 """A release as others get it: one version of the model with its privacy statement. It needs no home.
 
-`Release(folder)` checks every file against SHA256SUMS before anything is believed; nothing is unpickled.
+`Release(folder)` checks every file against SHA256SUMS before anything is believed; nothing is unpickled, and no code
+that a release names is run.
 """
 
 from __future__ import annotations
@@ -53,10 +54,15 @@ def faults(folder: Path) -> list[str]:
 
 
 class Release:
-    """One version of a model, read from its folder."""
+    """One version of a model, read from its folder.
 
-    def __init__(self, path: Path | str) -> None:
+    A learner that is not ours has to be given (`module:Class` or `file.py:Class`): whoever made the release does not
+    decide what runs here.
+    """
+
+    def __init__(self, path: Path | str, learner: str | None = None) -> None:
         self.path = Path(path)
+        self._given = learner
         if not is_release(self.path):
             raise BadInput(f"{self.path} is not a release; make one with `l2dp release HOME --out {self.path}`")
         wrong = faults(self.path)
@@ -91,13 +97,12 @@ class Release:
     def learner(self) -> Learner:
         """The model, ready to answer `scores`."""
         if self._learner is None:
-            from l2dp import learners
             from l2dp.learners.learner import Setting
             from l2dp.learners.options import configure
 
             about = self.about
             learner = configure(
-                learners.find(about["learner"]),
+                self._class(),
                 {},
                 about["options"],
                 about["budget"]["epsilon"],
@@ -107,6 +112,19 @@ class Release:
             learner.load(Setting(self.schema().space, AT_ONCE, about["seed"], learns=False), tensors)
             self._learner = learner
         return self._learner
+
+    def _class(self) -> type[Learner]:
+        from l2dp import learners
+
+        name = str(self.about["learner"])
+        if name in learners.LEARNERS:
+            return learners.LEARNERS[name]
+        if self._given is None:
+            raise BadInput(
+                f"{self.path} needs a learner that is not l2dp's, {name[:80]!r}, and code that a release names is not "
+                "run; if you have it and trust it, give it: --learner file.py:Class, or Release(folder, learner=...)"
+            )
+        return learners.find(self._given)
 
     def scores(self, x: torch.Tensor) -> Tensor:
         """Scores of every label for inputs that were scaled to [−1, 1]."""
