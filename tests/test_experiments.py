@@ -168,6 +168,7 @@ def test_unknown_names_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture
         (["docs", "--known", str(tmp_path / "none")], "is not a folder"),
         (["list", "--known", str(tmp_path / "none")], "is not a folder"),
         (["fig-split-mnist", "--seeds", "-1"], "choose a whole number from 0"),
+        (["fig-split-mnist", "--seeds", "0,0"], "names a seed twice"),
         (["budget-growth", "--seeds", "1"], "budget-growth has none"),
         ([str(tmp_path / "none.toml")], "there is no file"),
     ):

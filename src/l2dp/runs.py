@@ -361,6 +361,14 @@ def check_seed(option: str, seed: int) -> None:
         raise BadInput(f"{option} {seed}: choose a whole number from 0 to 2^63 - 1")
 
 
+def check_seeds(seeds: Sequence[int]) -> None:
+    """Several seeds, each once: a run that counts twice would make its deviation too small."""
+    for seed in seeds:
+        check_seed("--seeds", seed)
+    if len(set(seeds)) < len(seeds):
+        raise BadInput(f"--seeds {','.join(map(str, seeds))} names a seed twice")
+
+
 def check_device(name: str | torch.device) -> torch.device:
     try:
         device = torch.device(name)

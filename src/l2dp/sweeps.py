@@ -16,7 +16,7 @@ from l2dp.durable import make_folder, write_json
 from l2dp.errors import BadInput
 from l2dp.features.efficientnet import PACKAGE
 from l2dp.learners.options import configure, has_budget, option_types
-from l2dp.runs import Result, Schedule, check_seed, run
+from l2dp.runs import Result, Schedule, check_seed, check_seeds, run
 from l2dp.streams.fetch import RECORDINGS, present, recordings_at
 from l2dp.streams.records import Protocol
 
@@ -84,8 +84,7 @@ def run_seeds(request: Request, seeds: Sequence[int], out: Path, console: Consol
 
     Its `guarantee` is that of each run; whoever publishes the models of all seeds promises what `together` says.
     """
-    if len(set(seeds)) < len(seeds):
-        raise BadInput(f"--seeds {','.join(map(str, seeds))} names a seed twice")
+    check_seeds(seeds)
     if (out / "run.json").exists():
         raise BadInput(f"{out} holds a run of a single seed; choose another --out")
     make_folder(out)

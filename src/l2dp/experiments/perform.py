@@ -18,7 +18,7 @@ from l2dp.experiments.functions import Ask, call, finished, stored
 from l2dp.experiments.outcome import outcome
 from l2dp.experiments.runner import Engine, Job, Local, alone, capped, divide, jobs_of, known_results, run_all
 from l2dp.progress import clock
-from l2dp.runs import check_seed
+from l2dp.runs import check_seeds
 from l2dp.streams.fetch import RECORDINGS, present, recordings_at
 from l2dp.sweeps import EXTRAS
 
@@ -38,10 +38,7 @@ def perform(
     """Runs experiments to their end and shows them; fails at the end, if a run failed, and says which."""
     chosen = [load(name, quick) for name in (names() if list(wanted) == ["all"] else wanted)]
     if seeds is not None:
-        for seed in seeds:
-            check_seed("--seeds", seed)
-        if len(set(seeds)) < len(seeds):
-            raise BadInput(f"--seeds {','.join(map(str, seeds))} names a seed twice")
+        check_seeds(seeds)
         fixed = [experiment.name for experiment in chosen if experiment.function]
         if fixed:
             raise BadInput(f"--seeds changes the runs of an experiment; {fixed[0]} has none, leave it out")
@@ -55,25 +52,25 @@ def perform(
     done = run_all(jobs, out, known, make_engine(engine, workers, len(jobs)), console)
     failed = [f"{failure.job.name}: {failure.reason}; see {failure.log}" for failure in done.failures]
     for experiment in chosen:
-        folder = out / (f"{experiment.name}-quick" if quick else experiment.name)
+        folder = _folder(out, experiment)
         try:
             before = finished(experiment, folder, known) if experiment.function else None
             if before is not None:
-                found = stored(before)
                 again = f"{experiment.name} was finished before; remove {before} to do it again"
                 console.print(again, highlight=False, markup=False, soft_wrap=True)
                 if before.parent != folder:  # what belongs to it stays where it is
-                    show(found, console)
+                    show(stored(before), console)
                     continue
+            make_folder(folder)
+            if before is not None:
+                found = stored(before)
             elif not experiment.function:
                 found = outcome(experiment, done.results)
             else:
-                make_folder(folder)
                 with alone(out):
                     found = call(experiment, Ask(quick, folder, [*known, out / "runs", folder], console))
             if experiment.kind == "grid":
                 found["notes"] += grid.notes(found, done.results)
-            make_folder(folder)
             write(found, folder)
         except L2dpError as error:
             failed.append(f"{experiment.name}: {error}")
@@ -87,6 +84,10 @@ def perform(
         lines = "\n".join(failed)
         console.print(f"\nfailed:\n{lines}", highlight=False, markup=False, soft_wrap=True)
         raise L2dpError(f"{len(failed)} failed, as listed; the rest is kept, and the same command tries these again")
+
+
+def _folder(out: Path, experiment: Experiment) -> Path:
+    return out / (f"{experiment.name}-quick" if experiment.quick else experiment.name)
 
 
 def _folders(known: Sequence[Path]) -> None:
@@ -177,7 +178,7 @@ def overview(out: Path, known: Sequence[Path]) -> str:
         lines.append(f"{name:28s} {full.title}{f' ({full.place})' if full.place else ''}")
         lines.append(f"{'':28s} {full.about}")
         for form, one in (("full", full), ("quick", quick)):
-            there = finished(one, out / (name if one is full else f"{name}-quick"), known) is not None
+            there = finished(one, _folder(out, one), known) is not None
             lines.append(f"{'':28s} {form}: needs {_needs(one)}; {_length(one, results, there)}")
     lines += ["", "l2dp experiment NAME [--quick] [--out DIR] [--engine local|ray] [--workers N]"]
     return "\n".join(lines)
